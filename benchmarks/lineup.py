@@ -1,0 +1,148 @@
+"""Who is measured: how each peer is started in front of the mock, and how it is addressed."""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import bodies
+import tools
+from load import Target
+from processes import free_port
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+BACKEND_MODEL = "mock-model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One way from the client to the mock. `command` is empty when there is nothing between."""
+
+    name: str
+    about: str
+    port: int
+    folder: Path
+    command: Sequence[str] = ()
+    cwd: Path = REPOSITORY
+    headers: Mapping[str, str] = field(default_factory=dict)
+    client_model: str = BACKEND_MODEL
+
+    def target(self) -> Target:
+        short = bodies.short_requests(model=self.client_model, stream=False)
+        stream = bodies.short_requests(model=self.client_model, stream=True)
+        return Target(
+            port=self.port,
+            headers=self.headers,
+            short=self._files("short", short),
+            long=self._files("long", bodies.long_requests(model=self.client_model)),
+            short_stream=self._files("stream", stream)[0],
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Ours, without what would overrule the configuration written here."""
+        return {k: v for k, v in os.environ.items() if not k.startswith("SCENARIO_ROUTER_")}
+
+    def _files(self, kind: str, contents: Sequence[bytes]) -> list[Path]:
+        paths = [self.folder / f"{kind}-{number}.json" for number in range(len(contents))]
+        for path, content in zip(paths, contents, strict=True):
+            path.write_bytes(content)
+        return paths
+
+
+def direct(mock_port: int, folder: Path) -> Peer:
+    return Peer(name="direct", about="straight to the mock", port=mock_port, folder=folder)
+
+
+def nginx(mock_port: int, folder: Path) -> Peer:
+    port = free_port()
+    template = string.Template((HERE / "peers" / "nginx.conf.in").read_text())
+    config = folder / "nginx.conf"
+    names = {"PORT": port, "MOCK_PORT": mock_port, "FOLDER": folder}
+    config.write_text(template.safe_substitute(names))  # nginx has $variables of its own
+    return Peer(
+        name="nginx",
+        about="a worker for each core, upstream keep-alive, no buffering, no log",
+        port=port,
+        folder=folder,
+        command=(tools.find("nginx") or "nginx", "-e", "stderr", "-c", str(config)),
+    )
+
+
+def naive_aiohttp(mock_port: int, folder: Path) -> Peer:
+    port = free_port()
+    script = str(HERE / "peers" / "naive_aiohttp.py")
+    return Peer(
+        name="naive_aiohttp",
+        about="aiohttp server and client, uvloop, one process, no log",
+        port=port,
+        folder=folder,
+        command=(sys.executable, script, str(port), f"http://127.0.0.1:{mock_port}"),
+    )
+
+
+def router(mock_port: int, folder: Path) -> Peer:
+    return _router(
+        "router", "one worker: classification, rewriting and log", mock_port, folder, headers={}
+    )
+
+
+def router_off(mock_port: int, folder: Path) -> Peer:
+    return _router(
+        "router_off",
+        "one worker, requests say x-router-policy: off",
+        mock_port,
+        folder,
+        headers={"x-router-policy": "off"},
+    )
+
+
+def _router(
+    name: str, about: str, mock_port: int, folder: Path, *, headers: Mapping[str, str]
+) -> Peer:
+    port = free_port()
+    config = folder / "config.toml"
+    config.write_text(router_config(port=port, mock_port=mock_port, log_folder=folder / "logs"))
+    return Peer(
+        name=name,
+        about=about,
+        port=port,
+        folder=folder,
+        command=(sys.executable, "-m", "router", "serve", "--config", str(config)),
+        headers=headers,
+        client_model="auto",
+    )
+
+
+def router_config(*, port: int, mock_port: int, log_folder: Path) -> str:
+    """A deployment like any other: only addresses and folders are named, the rest is default."""
+    policy = REPOSITORY / "policies" / "default.toml"
+    quoted = json.dumps  # a JSON string is a TOML string
+    return f"""\
+[server]
+host = "127.0.0.1"
+port = {port}
+
+[policy]
+file = {quoted(str(policy))}
+
+[[backends]]
+name = "mock"
+url = "http://127.0.0.1:{mock_port}"
+dialect = "vllm"
+model = {quoted(BACKEND_MODEL)}
+
+[log]
+dir = {quoted(str(log_folder))}
+"""
+
+
+LINEUP: dict[str, Callable[[int, Path], Peer]] = {
+    build.__name__: build for build in (direct, nginx, naive_aiohttp, router, router_off)
+}
+YARDSTICKS = ("direct", "nginx")  # in every run: latencies and CPU are compared with them

@@ -1,0 +1,440 @@
+"""Builds everything, passes it down, closes it. The only module that knows all others."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from router import __version__, config as configs, dialects, policy as policies, probe
+from router.classify import Classifier
+from router.config import Backend, Config
+from router.errors import BackendError
+from router.journal import FileJournal
+from router.pipeline import Live, Pipeline, Slot
+from router.policy import Policy
+from router.ports import Upstream
+from router.server.hot import Hub
+from router.server.pages import Pages
+from router.telemetry import Metrics
+from router.tomlfile import FileFault
+from router.upstream import BackendUpstream
+
+log = structlog.get_logger(__name__)
+
+#: how often deadlines and idle connections are looked at
+_SWEEP_S = 0.1
+_WATCH_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The edge's share of the configuration, in the units it works with."""
+
+    head_limit: int
+    body_limit: int
+    idle_timeout_s: float
+    body_timeout_s: float
+
+
+class SystemClock:
+    now = staticmethod(time.time)
+    ticks = staticmethod(time.perf_counter)
+
+
+def slots_of(config: Config, connect: Callable[[Backend], Upstream]) -> dict[str, list[Slot]]:
+    """The pools of a configuration."""
+    pools: dict[str, list[Slot]] = {}
+    for backend in config.backends:
+        key = os.environ.get(backend.api_key_env, "") if backend.api_key_env else ""
+        name = "openai" if backend.dialect == "auto" else backend.dialect
+        host = backend.host if ":" not in backend.host else f"[{backend.host}]"
+        slot = Slot(
+            upstream=connect(backend),
+            dialect=dialects.of(name),
+            model=backend.model,
+            is_named=backend.model is not None,
+            host=f"{host}:{backend.port}".encode(),
+            authorization=f"Bearer {key}".encode() if key else None,
+        )
+        pools.setdefault(backend.pool, []).append(slot)
+    return pools
+
+
+def live_of(config: Config, policy: Policy, pools: Mapping[str, list[Slot]]) -> Live:
+    """What requests are served by."""
+    return Live(
+        policy=policy,
+        classifier=Classifier(policy),
+        pools=pools,
+        aliases=frozenset(config.policy.aliases),
+        real_model_bypass=config.policy.real_model_bypass,
+        allow_policy_off=config.server.allow_policy_off,
+        has_keys=config.auth.keys_env is not None,
+    )
+
+
+def missing_pools(policy: Policy, config: Config) -> list[str]:
+    """Scenarios whose pool no backend belongs to, in words."""
+    there = {backend.pool for backend in config.backends}
+    return [
+        f"scenario {name!r} wants the pool {scenario.pool!r}, which has no backend"
+        for name, scenario in policy.scenarios.items()
+        if scenario.pool not in there
+    ]
+
+
+@dataclass
+class PolicyKeeper:
+    """The policy in force: loads, watches and swaps it, or keeps the old one."""
+
+    path: Path
+    config: Config
+    pipeline: Pipeline
+    metrics: Metrics
+    loaded_at: float = field(default_factory=time.time)
+    last_error: str | None = None
+
+    async def reload(self) -> str | None:
+        """Take the file as it is now; the fault in words where it cannot be taken."""
+        try:
+            policy = await asyncio.to_thread(policies.load, self.path)
+            faults = missing_pools(policy, self.config)
+            if faults:
+                raise FileFault(str(self.path), [policies.Mistake("", None, f) for f in faults])
+            live = await asyncio.to_thread(
+                live_of, self.config, policy, self.pipeline.live.pools
+            )
+        except FileFault as fault:
+            self.last_error = str(fault)
+            self.metrics.policy_reloads.add(("failed",))
+            log.warning("policy not taken, the old one stays in force", error=str(fault))
+            return self.last_error
+        self.last_error = None
+        self.metrics.policy_reloads.add(("ok",))
+        self.loaded_at = time.time()
+        if policy.hash != self.pipeline.live.policy.hash:
+            log.info("policy in force", file=str(self.path), hash=policy.hash)
+        self.pipeline.live = live
+        return None
+
+    async def watch(self, settle_s: float) -> None:
+        """Reload whenever the file has changed and then stood still.
+
+        By looking and not by kernel events: renames, symlink swaps and delete-and-create
+        all look the same from here.
+        """
+        taken = seen = self._signature()
+        since = time.monotonic()
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now = self._signature()
+            if now != seen:
+                seen, since = now, time.monotonic()
+            elif now is not None and now != taken and time.monotonic() - since >= settle_s:
+                taken = now
+                await self.reload()
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+class App:
+    """One worker: its edge, its backends' connections, its share of the log."""
+
+    def __init__(
+        self,
+        config: Config,
+        config_path: Path,
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.started_at = time.time()
+        self.metrics = Metrics()
+        self.policy_path = configs.beside(config_path, config.policy.file)
+        policy = policies.load(self.policy_path)
+        self.upstreams: list[BackendUpstream] = []
+        self._probes: dict[str, BackendUpstream] = {}
+        pools = slots_of(config, self._connect)
+        for slot in (slot for pool in pools.values() for slot in pool):
+            slot.label = (labels or {}).get(slot.name)
+        self.journal = FileJournal(
+            configs.beside(config_path, config.log.dir),
+            flush_s=config.log.flush_ms / 1e3,
+            limit=config.log.queue,
+            is_enabled=config.log.enabled,
+            observe=self.metrics.observe,
+        )
+        self.pipeline = Pipeline(live_of(config, policy, pools), self.journal, SystemClock())
+        self.keeper = PolicyKeeper(self.policy_path, config, self.pipeline, self.metrics)
+        self.pages = Pages(self)
+        self.hub = Hub(
+            loop=self.loop,
+            settings=Edge(
+                head_limit=config.server.header_limit_kb << 10,
+                body_limit=int(config.server.body_limit_mb * 2**20),
+                idle_timeout_s=config.server.idle_timeout_s,
+                body_timeout_s=config.server.body_timeout_s,
+            ),
+            pipeline=self.pipeline,
+            pages=self.pages.connection,
+            keys=_keys(config),
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._probed = asyncio.Event()
+
+    def _connect(self, backend: Backend) -> BackendUpstream:
+        upstream = BackendUpstream(backend, self.loop)
+        self.upstreams.append(upstream)
+        # Checks have their own connections: they must neither wait for requests nor
+        # count as load.
+        self._probes[backend.name] = BackendUpstream(backend, self.loop)
+        return upstream
+
+    @property
+    def slots(self) -> list[Slot]:
+        return self.pipeline.live.slots
+
+    def is_ready(self) -> tuple[bool, str]:
+        """Whether a request would find a backend, and why not."""
+        if self.pipeline.is_draining:
+            return False, "shutting down"
+        if any(slot.health.is_up and slot.health.is_known for slot in self.slots):
+            return True, "ok"
+        reasons = [f"{slot.name}: {slot.health.reason}" for slot in self.slots]
+        return False, "no backend is usable (" + "; ".join(reasons) + ")"
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Begin to serve on these sockets."""
+        await self.pages.start()
+        for sock in sockets:
+            server = await self.loop.create_server(self.hub.connection, sock=sock, backlog=1024)
+            self._servers.append(server)
+        self._spawn(self._sweep())
+        if self.config.policy.watch:
+            self._spawn(self.keeper.watch(self.config.policy.settle_ms / 1e3))
+        for slot in self.slots:
+            self._spawn(self._check(slot))
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = self.loop.time()
+            for upstream in (*self.upstreams, *self._probes.values()):
+                upstream.sweep(now)
+            self.hub.check_time()
+
+    async def _check(self, slot: Slot) -> None:
+        """Look after one backend: is it up, what does it serve."""
+        health = self.config.health
+        while True:
+            await self.check_once(slot)
+            pause = health.interval_s * random.uniform(0.8, 1.2)
+            # A backend that is down is asked more often, so that its return is seen soon.
+            await asyncio.sleep(pause if slot.health.is_up else min(pause, 0.5))
+
+    async def check_once(self, slot: Slot) -> None:
+        was_up = slot.health.is_up and slot.health.is_known
+        is_up, reason = await self._ask(slot)
+        slot.health = slot.health.observed(is_up, reason, time.time())
+        if is_up != was_up:
+            say = log.info if is_up else log.warning
+            say("backend is up" if is_up else "backend is down", backend=slot.name, reason=reason)
+        if is_up and (not was_up or slot.model is None):
+            await self._learn(slot)
+
+    async def _ask(self, slot: Slot) -> tuple[bool, str]:
+        upstream = self._probes[slot.name]
+        timeout_s = self.config.health.timeout_s
+        try:
+            for path in ("/health", "/v1/models"):
+                answer = await probe.get(
+                    upstream, path, timeout_s=timeout_s, key=slot.authorization
+                )
+                if answer.status not in (404, 405):
+                    break
+        except TimeoutError:
+            return False, "does not answer"
+        except BackendError:
+            return False, "cannot be reached"
+        if answer.status < 500 and answer.status != 404:
+            return True, "ok"
+        return False, f"answers with status {answer.status}"
+
+    async def _learn(self, slot: Slot) -> None:
+        """Ask what it serves, and what it is where the configuration leaves that open."""
+        backend = slot.upstream.backend
+        if slot.is_named and backend.dialect != "auto":
+            return
+        try:
+            answer = await probe.get(
+                self._probes[slot.name],
+                "/v1/models",
+                timeout_s=self.config.health.timeout_s,
+                key=slot.authorization,
+            )
+        except (TimeoutError, BackendError):
+            return
+        document = answer.json()
+        if not slot.is_named:
+            slot.model = probe.served_model(document)
+        if backend.dialect == "auto":
+            slot.dialect = dialects.of(probe.dialect_name(document))
+        log.info("backend told", backend=slot.name, model=slot.model, dialect=slot.dialect.name)
+
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Nothing new; what runs may finish within the grace, then it is told to end."""
+        self.pipeline.is_draining = True
+        for server in self._servers:
+            server.close()
+        self.hub.close_idle()
+        deadline = self.loop.time() + self.config.server.grace_s
+        while self.pipeline.active and not hurry.is_set() and self.loop.time() < deadline:
+            await asyncio.sleep(0.02)
+            self.hub.close_idle()
+        for exchange in list(self.pipeline.active):
+            exchange.break_off()
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for upstream in (*self.upstreams, *self._probes.values()):
+            upstream.close()
+        for connection in list(self.hub.connections):
+            connection.close_if_idle()
+        await self.pages.stop()
+        await asyncio.to_thread(self.journal.close)
+
+
+def _keys(config: Config) -> Callable[[bytes], str | None] | None:
+    """A look-up of client keys that takes the same time for a near miss as for a far one."""
+    if config.auth.keys_env is None:
+        return None
+    pairs = [
+        (name.strip(), key.strip().encode())
+        for name, _, key in (
+            entry.partition("=") for entry in os.environ[config.auth.keys_env].split(",")
+        )
+        if key.strip()
+    ]
+
+    def name_of(given: bytes) -> str | None:
+        found = None
+        for name, key in pairs:
+            if hmac.compare_digest(key, given):
+                found = name
+        return found
+
+    return name_of
+
+
+def listen(host: str, port: int, *, shared: bool) -> list[socket.socket]:
+    """Bound sockets for a host name; `shared` lets other workers bind the same port."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets = []
+    for family, kind, protocol, _, address in found[:1] if port == 0 else found:
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.setblocking(False)
+        sockets.append(sock)
+    return sockets
+
+
+def address_of(sock: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(
+    config: Config,
+    config_path: Path,
+    sockets: list[socket.socket],
+    *,
+    on_ready: Callable[[App], Any],
+    labels: Mapping[str, str] | None = None,
+    beside: Callable[[App, asyncio.Event], Any] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. A second signal ends the grace.
+
+    `beside` is awaited while serving, with an event that is set when it must end.
+    """
+    app = App(config, config_path, labels=labels)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        app.loop.add_signal_handler(number, on_signal)
+    app.loop.add_signal_handler(
+        signal.SIGHUP, lambda: app._spawn(_ignoring_result(app.keeper.reload()))
+    )
+    await app.start(sockets)
+    on_ready(app)
+    companion = asyncio.ensure_future(beside(app, stop)) if beside is not None else None
+    await stop.wait()
+    log.info("draining", running=len(app.pipeline.active))
+    await app.drain(hurry)
+    if companion is not None:
+        companion.cancel()
+        await asyncio.gather(companion, return_exceptions=True)
+    await app.close()
+
+
+async def _ignoring_result(work: Any) -> None:
+    await work
+
+
+def set_up_log() -> None:
+    """The program's own log: one line an event on stderr, colours on a terminal only."""
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer()
+        if sys.stderr.isatty()
+        else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+__all__ = ["App", "__version__", "live_of", "serve", "set_up_log", "slots_of"]

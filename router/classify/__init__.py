@@ -1,0 +1,100 @@
+"""Which scenario a request belongs to, and why.
+
+In: a ChatRequest, its headers' hints, and a policy's compiled matchers. Out: a
+Classification. Pure: the same request and policy always give the same answer.
+
+Order, the first that speaks wins:
+
+1. **hints**: `x-router-scenario`, then a model name `auto:<scenario>`;
+2. **evidence**: each scenario adds up what was found of it. A shape that fits, a
+   keyword and a pattern are worth what the policy's `[classify]` says. The
+   highest sum wins, then the higher `priority`, then the earlier in the file;
+3. **learned**: a classifier fitted from the policy's examples, where one is given
+   (`Learned`); it adds its own evidence;
+4. **default**: nothing spoke, and the confidence says so with 0.
+
+Only what the user wrote in the last turn is read for words. System prompts, tool
+results and the assistant's own text never vote: an instruction "reply with tested
+Python code" would otherwise turn every question into a programming one.
+
+Confidence is the winner's share of all evidence with one unit of doubt added
+(Laplace's rule): one lone keyword gives 0.5, two 0.67, and a rival lowers it. It
+orders requests by how clear they are; it is not a measured probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from router.chat import ChatRequest, Classification, Features
+from router.classify import features, hints, structure
+from router.classify.words import Words
+from router.policy import Policy
+
+
+class Learned(Protocol):
+    """A classifier fitted from examples: evidence by scenario, in the policy's units."""
+
+    def evidence(self, seen: Features) -> Mapping[str, float]: ...
+
+
+class Classifier:
+    """A policy's matchers, built once when it is loaded."""
+
+    def __init__(self, policy: Policy, learned: Learned | None = None) -> None:
+        self.policy = policy
+        self._words = Words(policy)
+        self._shapes = structure.Shapes(policy)
+        self._learned = learned
+        self._priority = {
+            name: (scenario.priority, -index)
+            for index, (name, scenario) in enumerate(policy.scenarios.items())
+        }
+
+    def scenario(self, request: ChatRequest, header_hint: str = "") -> Classification:
+        """The request's scenario; raises InvalidValue where a hint names none that exists."""
+        seen = features.of(request, self.policy)
+        hint = hints.named(request.model, header_hint, self.policy)
+        words = self._words.found(seen.text)
+        if hint is not None:
+            scenario, source, signal = hint
+            return Classification(
+                scenario, source, 1.0, (signal,), seen.lang, seen.chars, words.wants_thought
+            )
+        totals: dict[str, float] = {}
+        signals: dict[str, list[str]] = {}
+        sources: dict[str, dict[str, float]] = {}
+        for scenario, kind, worth, signal in (*self._shapes.found(seen), *words.evidence):
+            if self._shapes.admits(scenario, seen):
+                totals[scenario] = totals.get(scenario, 0.0) + worth
+                signals.setdefault(scenario, []).append(signal)
+                by_kind = sources.setdefault(scenario, {})
+                by_kind[kind] = by_kind.get(kind, 0.0) + worth
+        if self._learned is not None:
+            for scenario, worth in self._learned.evidence(seen).items():
+                if self._shapes.admits(scenario, seen):
+                    totals[scenario] = totals.get(scenario, 0.0) + worth
+                    signals.setdefault(scenario, []).append(f"learned {worth:.2f}")
+                    sources.setdefault(scenario, {})["learned"] = worth
+        if not totals:
+            return Classification(
+                self.policy.default_scenario,
+                "default",
+                0.0,
+                ("nothing spoke for another scenario",),
+                seen.lang,
+                seen.chars,
+                words.wants_thought,
+            )
+        winner = max(totals, key=lambda name: (totals[name], self._priority[name]))
+        kinds = sources[winner]
+        return Classification(
+            winner,
+            max(kinds, key=lambda kind: kinds[kind]),
+            totals[winner] / (sum(totals.values()) + 1.0),
+            tuple(signals[winner]),
+            seen.lang,
+            seen.chars,
+            words.wants_thought,
+        )

@@ -1,0 +1,107 @@
+"""Evidence from words: all keywords of a policy in one pass, all patterns in another.
+
+Keywords go through an Aho-Corasick automaton and patterns through one RE2 set, so
+a thousand entries cost what one does and no operator's pattern can stall a request.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import ahocorasick_rs
+import re2
+
+from router.classify.features import fold
+from router.classify.structure import Evidence
+from router.policy import Policy
+
+#: stands for the [thinking] table among the scenarios
+_THOUGHT = ""
+#: RE2 builds its automaton lazily up to this much; a policy of 300 patterns needs a tenth
+_PATTERN_MEMORY = 64 << 20
+
+
+class Found(NamedTuple):
+    evidence: tuple[Evidence, ...]
+    wants_thought: bool
+
+
+class _Keyword(NamedTuple):
+    scenario: str
+    text: str
+    left: bool  # a word boundary must stand before it
+    right: bool
+
+
+class Words:
+    """The keywords and patterns of a policy, compiled."""
+
+    def __init__(self, policy: Policy) -> None:
+        worth = policy.file.classify
+        self._keyword_worth, self._pattern_worth = worth.keyword, worth.pattern
+        sources = [(name, entry.match) for name, entry in policy.scenarios.items()]
+        listed = [(_THOUGHT, policy.file.thinking), *sources]
+        self._keywords = [
+            _keyword(scenario, text) for scenario, match in listed for text in match.keywords
+        ]
+        self._automaton = ahocorasick_rs.AhoCorasick([k.text for k in self._keywords])
+        self._patterns = [(scenario, text) for scenario, match in listed for text in match.patterns]
+        self._set = _pattern_set([text for _, text in self._patterns])
+
+    def found(self, text: str) -> Found:
+        """Evidence in a folded text; a word counts once, however often it stands there."""
+        evidence: dict[tuple[str, str], Evidence] = {}
+        wants_thought = False
+        for index, start, end in self._automaton.find_matches_as_indexes(text, overlapping=True):
+            keyword = self._keywords[index]
+            if keyword.left and start and _is_word(text[start - 1]):
+                continue
+            if keyword.right and end < len(text) and _is_word(text[end]):
+                continue
+            if keyword.scenario == _THOUGHT:
+                wants_thought = True
+                continue
+            signal = f"keyword {keyword.text}"
+            evidence[keyword.scenario, signal] = (
+                keyword.scenario,
+                "keyword",
+                self._keyword_worth,
+                signal,
+            )
+        if self._set is not None:
+            for index in self._set.Match(text) or ():
+                scenario, pattern = self._patterns[index]
+                if scenario == _THOUGHT:
+                    wants_thought = True
+                    continue
+                signal = f"pattern {pattern}"
+                evidence[scenario, signal] = (scenario, "pattern", self._pattern_worth, signal)
+        return Found(tuple(evidence.values()), wants_thought)
+
+
+def _keyword(scenario: str, written: str) -> _Keyword:
+    text = fold(written.strip())
+    any_ending = text.endswith("*")
+    text = text.rstrip("*")
+    return _Keyword(scenario, text, _is_word(text[0]), not any_ending and _is_word(text[-1]))
+
+
+def _is_word(character: str) -> bool:
+    """A letter or digit of a script that writes spaces between words."""
+    return character == "_" or (
+        character.isalnum() and not "\u3040" <= character <= "\u9fff" and character < "\uac00"
+    )
+
+
+def _pattern_set(patterns: list[str]) -> re2.Set | None:
+    if not patterns:
+        return None
+    options = re2.Options()
+    options.case_sensitive = False
+    options.max_mem = _PATTERN_MEMORY
+    options.log_errors = False
+    compiled = re2.Set.SearchSet(options)
+    for pattern in patterns:
+        compiled.Add(pattern)
+    compiled.Compile()
+    return compiled

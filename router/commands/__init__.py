@@ -1,0 +1,48 @@
+"""The command line: one small file a verb, imported when it is called.
+
+Exit codes: 0 good, 1 a finding, 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+#: verb → one line about it. Each is a module here with `add(parser)` and `run(args)`.
+VERBS = {
+    "serve": "start the router",
+    "up": "start the router and a local model server with it",
+    "check": "is this configuration, are these policies, sound?",
+    "explain": "what would this request get, and why? (no network needed)",
+    "schema": "print the JSON Schema of config, policy or record",
+    "status": "ask a running router how it is",
+    "reload": "make a running router take its policy file anew",
+    "version": "print versions",
+}
+
+
+def parser(wanted: str = "") -> argparse.ArgumentParser:
+    """The parser; only the wanted verb's module is imported, as some are heavy."""
+    top = argparse.ArgumentParser(
+        prog="scenario-router",
+        description="The right preset, thinking and replica for each chat request.",
+    )
+    verbs = top.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    for verb, text in VERBS.items():
+        sub = verbs.add_parser(verb, help=text, description=text[0].upper() + text[1:] + ".")
+        sub.add_argument("--json", action="store_true", help="answer in JSON")
+        if verb == wanted:
+            importlib.import_module(f"router.commands.{verb}").add(sub)
+    return top
+
+
+def run(arguments: Sequence[str]) -> int:
+    wanted = next((word for word in arguments if word in VERBS), "")
+    args = parser(wanted).parse_args(arguments)
+    try:
+        return int(importlib.import_module(f"router.commands.{args.verb}").run(args))
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

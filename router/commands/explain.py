@@ -1,0 +1,107 @@
+"""`explain`: what a request would get and why, offline, with the code that serves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from router import app as apps
+from router import config as configs
+from router import explain as explaining
+from router import policy as policies
+from router.chat import Endpoint
+from router.commands import options
+from router.config import Backend
+from router.errors import RouterError
+from router.pipeline import decide_for
+from router.ports import AnswerListener, Attempt
+from router.tomlfile import FileFault
+
+_ENDPOINTS = {e.value: e for e in Endpoint if e is not Endpoint.OTHER}
+
+
+class Unconnected:
+    """A backend that is only talked about."""
+
+    inflight = 0
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def send(
+        self,
+        head: bytes,
+        body: bytes,
+        method: bytes,
+        listener: AnswerListener,
+        *,
+        fresh: bool = False,
+    ) -> Attempt:
+        raise RuntimeError("explain sends nothing")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    options.add_config(parser)
+    parser.add_argument("--policy", help="explain under this policy file")
+    parser.add_argument(
+        "--endpoint", choices=sorted(_ENDPOINTS), default="chat.completions", help="which shape"
+    )
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="NAME:VALUE", help="a request header"
+    )
+    parser.add_argument("--text", help="a user's message, in place of a whole request")
+    parser.add_argument(
+        "request", nargs="?", type=Path, help="file with a request body (default: standard input)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    config = options.load(args)
+    if config is None:
+        return 1
+    try:
+        policy = policies.load(configs.beside(args.config, config.policy.file))
+    except FileFault as fault:
+        print(fault, file=sys.stderr)
+        return 1
+    live = apps.live_of(config, policy, apps.slots_of(config, Unconnected))
+    pairs = (header.partition(":") for header in args.header)
+    headers = {name.strip().lower().encode(): value.strip().encode() for name, _, value in pairs}
+    try:
+        verdict = decide_for(_ENDPOINTS[args.endpoint], _body(args), headers, live)
+    except RouterError as fault:
+        print(fault.body().decode(), file=sys.stderr)
+        return 1
+    told = explaining.told(verdict, live, live.pools.get(verdict.decision.pool, ()))
+    print(json.dumps(told, indent=2, ensure_ascii=False) if args.json else _readable(told))
+    return 0
+
+
+def _body(args: argparse.Namespace) -> bytes:
+    if args.text is not None:
+        message = {"role": "user", "content": args.text}
+        return json.dumps({"model": "auto", "messages": [message]}, ensure_ascii=False).encode()
+    if args.request is not None:
+        return Path(args.request).read_bytes()
+    return sys.stdin.buffer.read()
+
+
+def _readable(told: dict[str, Any]) -> str:
+    thinking = {True: "on", False: "off", None: "the backend's default"}[told["thinking"]]
+    lines = [
+        f"scenario    {told['scenario']}  ({told['source']}, confidence {told['confidence']:.2f})",
+        *(f"because     {reason}" for reason in told["because"]),
+        f"thinking    {thinking}",
+        f"pool        {told['pool']}: {', '.join(told['backends']) or 'no backend'}",
+    ]
+    for name, param in told["params"].items():
+        client = json.dumps(param["client"], ensure_ascii=False)
+        sent = json.dumps(param["sent"], ensure_ascii=False)
+        lines.append(f"parameter   {name}: {client} -> {sent}  ({param['origin']})")
+    lines += [f"warning     {warning}" for warning in told["warnings"]]
+    if "body" in told:
+        lines.append(f"sent to {told['backend']} ({told['dialect']}):\n{told['body']}")
+    return "\n".join(lines)

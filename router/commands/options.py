@@ -1,0 +1,44 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from router import config as configs
+from router.config import Config
+from router.tomlfile import FileFault
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path(configs.DEFAULT_FILE),
+        help="configuration file (default: config.toml)",
+    )
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on")
+    parser.add_argument("--port", type=int, help="port to listen on")
+    parser.add_argument("--policy", help="policy file")
+    parser.add_argument("--workers", help='processes that share the port, or "auto"')
+
+
+def load(args: argparse.Namespace) -> Config | None:
+    """The configuration with this command's flags; None after telling what is wrong."""
+    flags: dict[tuple[str, ...], Any] = {}
+    for key in (("server", "host"), ("server", "port"), ("server", "workers")):
+        given = getattr(args, key[1], None)
+        if given is not None:
+            flags[key] = int(given) if str(given).isdigit() else given
+    if getattr(args, "policy", None) is not None:
+        flags["policy", "file"] = str(Path(args.policy).absolute())
+    try:
+        return configs.load(args.config, flags=flags)
+    except FileFault as fault:
+        print(fault, file=sys.stderr)
+        return None

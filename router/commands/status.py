@@ -1,0 +1,36 @@
+"""`status`: how a running router is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from router.commands import remote
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    remote.add(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    asked = remote.ask(args, "GET", "/router/status")
+    if asked is None:
+        return 1
+    code, status = asked
+    if args.json or code != 200:
+        print(json.dumps(status, indent=2, ensure_ascii=False))
+        return 0 if code == 200 and status["ready"] else 1
+    print(f"scenario-router {status['version']}, up {status['uptime_s']:.0f} s")
+    print(f"{'ready' if status['ready'] else 'not ready: ' + status['reason']}")
+    print(f"policy {status['policy']['hash']} ({status['policy']['file']})")
+    if status["policy"]["last_error"]:
+        print(f"  last change refused: {status['policy']['last_error']}")
+    for backend in status["backends"]:
+        state = "up" if backend["up"] else f"down ({backend['reason']})"
+        print(
+            f"{backend['name']}: {state}, {backend['label'] or backend['model']}, "
+            f"{backend['dialect']}, {backend['inflight']} of {backend['max_inflight']} in flight"
+        )
+    log = status["log"]
+    print(f"log: {log['written']} written, {log['dropped']} lost" + (f" ({log['fault']})" if log["fault"] else ""))
+    return 0 if status["ready"] else 1

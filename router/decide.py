@@ -1,0 +1,215 @@
+"""What to do with a request: thinking, and each parameter's final value with its origin.
+
+In: a ChatRequest, its Classification and the Policy. Out: a Decision. Pure: serving,
+explain, replay and tests all call `preset`.
+
+Order of authority for one parameter, strongest first:
+
+    operator force, cap, floor, strip > client > operator fill > defaults > backend
+
+A client's null or 0 counts as sent, so `fill` leaves it alone. A bound must hold
+for what the backend will do: where nobody names a value, the bound itself is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from router.chat import ChatRequest, Classification, Decision, ParamDecision, Sent
+from router.params import is_number
+from router.policy import Guard, Policy, PresetRule, Rule
+
+#: a cut or a penalty on repeated tokens breaks JSON and tool calls
+_BREAKS_STRUCTURE = frozenset(
+    {
+        "max_new_tokens",
+        "thinking_budget",
+        "stop",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+    }
+)
+#: of these, zero or less means "no limit" to the servers that take it
+_UNLIMITED_BELOW = {"max_new_tokens": 0, "thinking_budget": 0, "top_k": 1}
+
+
+def preset(request: ChatRequest, found: Classification, policy: Policy) -> Decision:
+    """The decision for this request under this policy."""
+    scenario = policy.scenarios[found.scenario]
+    protected, notes = _protected(request, scenario.guard)
+    switch = _thinking(request, found, policy, scenario.guard)
+    thinking = switch.value if switch is not None else None
+    decided: dict[str, ParamDecision] = {}
+    if switch is not None:
+        decided["thinking"] = switch
+    for entry in policy.presets[found.scenario, thinking]:
+        if entry.name == "thinking" or (entry.name == "thinking_budget" and thinking is not True):
+            continue
+        if entry.name in protected:
+            continue
+        resolved = _resolve(entry, request)
+        if resolved is not None and not _breaks_choices(resolved, request, scenario.guard):
+            decided[entry.name] = resolved
+    for name, sent in request.params.items():
+        if name not in decided:
+            decided[name] = ParamDecision(name, sent.value, True, sent.value, "client", "kept")
+    warnings = [*request.notes, *_make_room_for_thought(decided, thinking)]
+    return Decision(
+        scenario=found.scenario,
+        pool=scenario.pool,
+        thinking=thinking,
+        params=tuple(decided.values()),
+        because=(*found.signals, *notes),
+        warnings=tuple(warnings),
+    )
+
+
+def _protected(request: ChatRequest, guard: Guard) -> tuple[frozenset[str], list[str]]:
+    """The parameters that no preset may touch in this request."""
+    protected: frozenset[str] = frozenset()
+    notes = []
+    if guard.structured_output and "json_schema" in request.has:
+        protected |= _BREAKS_STRUCTURE
+        notes.append("guard: structured output")
+    if guard.tools and "tools" in request.has:
+        protected |= _BREAKS_STRUCTURE
+        notes.append("guard: tools")
+    if guard.logprobs and "logprobs" in request.has:
+        protected |= {"reasoning_output"}
+        notes.append("guard: logprobs")
+    return protected, notes
+
+
+def _breaks_choices(resolved: ParamDecision, request: ChatRequest, guard: Guard) -> bool:
+    """Several different choices cannot be drawn greedily; vLLM refuses it outright."""
+    return (
+        guard.choices
+        and "n" in request.has
+        and resolved.name == "temperature"
+        and resolved.value == 0
+        and resolved.origin != "client"
+    )
+
+
+def _thinking(
+    request: ChatRequest, found: Classification, policy: Policy, guard: Guard
+) -> ParamDecision | None:
+    rule = policy.thinking_rule(found.scenario) or Rule()
+    sent = request.params.get("thinking")
+    client = sent.value if sent is not None else None
+    wish = request.soft_switch if client is None else client
+    was_sent = sent is not None
+
+    def decided(value: bool, origin: str, action: str) -> ParamDecision:
+        return ParamDecision("thinking", client, was_sent, value, origin, action)
+
+    if rule.strip:
+        return ParamDecision("thinking", client, was_sent, None, "strip", "stripped")
+    if isinstance(rule.force, bool):
+        return decided(rule.force, "force", "forced")
+    if wish is not None:
+        return decided(wish, "client", "kept")
+    if (guard.structured_output and "json_schema" in request.has) or (
+        guard.tools and "forced_tool" in request.has
+    ):
+        # A thought before the JSON makes clients that parse the content fail.
+        return decided(False, "guard", "forced")
+    if rule.force == "auto" or rule.fill == "auto":
+        origin = "force" if rule.force == "auto" else "fill"
+        return decided(found.wants_thought, origin, "forced" if rule.force else "filled")
+    if isinstance(rule.fill, bool):
+        return decided(rule.fill, "fill", "filled")
+    return ParamDecision("thinking", client, True, None, "client", "kept") if was_sent else None
+
+
+def _resolve(entry: PresetRule, request: ChatRequest) -> ParamDecision | None:
+    """One parameter; None where the rules come to nothing."""
+    name, rule, default = entry.name, entry.rule or Rule(), entry.default or Rule()
+    sent = request.params.get(name) or _extra(name, request)
+    client = sent.value if sent is not None else None
+    was_sent = sent is not None
+
+    def decided(value: Any, origin: str, action: str) -> ParamDecision:
+        return ParamDecision(name, client, was_sent, value, origin, action)
+
+    if rule.strip or default.strip:
+        return decided(None, "strip", "stripped") if was_sent else None
+    for source, origin in ((rule, "force"), (default, "force")):
+        if source.force is not None:
+            forced = _value(source.force, name, request)
+            return None if forced is None else decided(forced, origin, "forced")
+    if was_sent:
+        value, origin, action = client, "client", "kept"
+    elif rule.fill is not None:
+        value, origin, action = _value(rule.fill, name, request), "fill", "filled"
+    elif default.fill is not None:
+        value, origin, action = _value(default.fill, name, request), "defaults", "filled"
+    else:
+        value, origin, action = None, "backend", "kept"
+    for source in (rule, default):
+        if source.floor is not None and _floored(name, value, source.floor):
+            value, origin, action = source.floor, "floor", "floored"
+        if source.cap is not None and _capped(name, value, source.cap):
+            value, origin, action = source.cap, "cap", "capped"
+    return None if value is None and not was_sent else decided(value, origin, action)
+
+
+def _value(given: Any, name: str, request: ChatRequest) -> Any:
+    if given == "auto" and name == "session_id":
+        return request.session.hash if request.session is not None else None
+    return given
+
+
+def _extra(name: str, request: ChatRequest) -> Sent | None:
+    if name.startswith("extra.") and (key := name.removeprefix("extra.")) in request.values:
+        return Sent(request.values[key], (key,))
+    return None
+
+
+def _capped(name: str, value: Any, cap: float) -> bool:
+    if value is None:
+        return True
+    if not is_number(value):
+        return False  # no number at all: the backend will say so in its own words
+    unlimited = name in _UNLIMITED_BELOW and value < _UNLIMITED_BELOW[name]
+    return bool(unlimited or value > cap)
+
+
+def _floored(name: str, value: Any, floor: float) -> bool:
+    if value is None:
+        return True
+    if not is_number(value) or (name in _UNLIMITED_BELOW and value < _UNLIMITED_BELOW[name]):
+        return False
+    return bool(value < floor)
+
+
+def _make_room_for_thought(
+    decided: dict[str, ParamDecision], thinking: bool | None
+) -> Iterator[str]:
+    """A policy's token limit counts answer tokens; a server's counts thought as well.
+
+    So the sum goes out. A limit without a thinking budget beside it would let the
+    thought eat the answer, and is lifted instead. What the client itself asked for
+    is a limit on everything, and stays one.
+    """
+    limit = decided.get("max_new_tokens")
+    if thinking is not True or limit is None or limit.origin in ("client", "strip"):
+        return
+    budget = decided.get("thinking_budget")
+    if budget is None or not is_number(budget.value):
+        del decided["max_new_tokens"]
+        if limit.was_sent:
+            decided["max_new_tokens"] = ParamDecision(
+                limit.name, limit.client, True, limit.client, "client", "kept"
+            )
+        yield f"max_new_tokens {limit.value} lifted: thinking without a thinking_budget"
+        return
+    total = int(limit.value + budget.value)
+    if limit.was_sent and is_number(limit.client) and limit.origin == "cap":
+        client_limit = limit.client if limit.client > 0 else total
+        total = min(total, int(client_limit))
+    decided["max_new_tokens"] = ParamDecision(
+        limit.name, limit.client, limit.was_sent, total, limit.origin, limit.action
+    )

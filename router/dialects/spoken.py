@@ -1,0 +1,219 @@
+"""The encoder that all dialects share: their tables, turned into edits of the client's bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from router import params, splice
+from router.chat import ChatRequest, Endpoint, Wire
+from router.rewrite import Change, Changes
+
+_json = msgspec.json.Encoder().encode
+
+#: said of a parameter, instead of a value, when this value cannot be said here
+UNSAYABLE: Any = object()
+
+
+def as_it_is(value: Any) -> Any:
+    return value
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a server reads a parameter. Several paths: any of them is understood.
+
+    `say` turns our value into the server's, or gives UNSAYABLE.
+    """
+
+    paths: tuple[str, ...]
+    say: Callable[[Any], Any] = as_it_is
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of server.
+
+    `quiet` are parameters with nothing to say and nothing lost: the server already
+    does what they ask for, or another parameter carries them. `allowed`, where
+    given, are the only top-level members the server accepts. `finish` may put
+    finishing touches to the edits.
+    """
+
+    name: str
+    title: str
+    places: Mapping[str, Place]
+    quiet: frozenset[str] = frozenset()
+    allowed: frozenset[str] | None = None
+    finish: Callable[[ChatRequest, dict[str, Any], dict[str, bytes | None]], None] | None = None
+    takes_stream_options: bool = True
+    passes_unsayable: bool = False  # an unknown server: what the client wrote may be right
+    ends_with_done: bool = True  # streams close with `data: [DONE]`
+    proven: str = ""  # how this table is known
+
+
+#: what each endpoint but chat can carry; chat carries everything
+_COMPLETIONS = frozenset(params.PARAMS) - {"thinking", "thinking_budget", "reasoning_output"}
+_RESPONSES = frozenset({"temperature", "top_p", "max_new_tokens"})
+_SAYABLE = {Endpoint.COMPLETIONS: _COMPLETIONS, Endpoint.RESPONSES: _RESPONSES}
+_LIMIT_NAME = {
+    Endpoint.COMPLETIONS: Place(("max_tokens",)),
+    Endpoint.RESPONSES: Place(("max_output_tokens",)),
+}
+
+
+def encode(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) -> Wire:
+    """The request as this server wants it."""
+    edits: dict[str, bytes | None] = {}
+    nested: dict[str, dict[str, bytes | None]] = {}
+    said: dict[str, Any] = {}
+    warnings: list[str] = []
+    for change in changes.params:
+        if change.name.startswith("extra."):
+            _say_extra(change, dialect, edits, said, warnings)
+        else:
+            _say(change, request, dialect, edits, nested, said, warnings)
+    if changes.ask_usage and dialect.takes_stream_options:
+        nested.setdefault("stream_options", {})["include_usage"] = b"true"
+    for name, inner in nested.items():
+        edits[name] = splice.merge(_raw(request, name), inner)
+    if dialect.finish is not None:
+        dialect.finish(request, said, edits)
+    if model and model != request.model:
+        edits["model"] = _json(model)
+    if dialect.allowed is not None:
+        refused = [
+            name
+            for name in dict.fromkeys([*request.spans, *edits])
+            if name not in dialect.allowed and edits.get(name, b"") is not None
+        ]
+        for name in refused:
+            edits[name] = None
+            warnings.append(f"{name} is refused by {dialect.title}")
+    body = splice.apply(request.raw, request.spans, edits)
+    return Wire(body, said, tuple(warnings))
+
+
+def _raw(request: ChatRequest, name: str) -> bytes | None:
+    value = request.values.get(name)
+    return None if value is None else bytes(value)
+
+
+def _place(change: Change, request: ChatRequest, dialect: Dialect) -> Place | None:
+    sayable = _SAYABLE.get(request.endpoint)
+    if sayable is not None and change.name not in sayable:
+        return None
+    if change.name == "max_new_tokens" and request.endpoint in _LIMIT_NAME:
+        if change.name in dialect.places and dialect.name != "flat":
+            return _LIMIT_NAME[request.endpoint]
+    return dialect.places.get(change.name)
+
+
+def _say(
+    change: Change,
+    request: ChatRequest,
+    dialect: Dialect,
+    edits: dict[str, bytes | None],
+    nested: dict[str, dict[str, bytes | None]],
+    said: dict[str, Any],
+    warnings: list[str],
+) -> None:
+    place = _place(change, request, dialect)
+    value = change.value
+    told = UNSAYABLE
+    if place is not None and value is not None:
+        told = place.say(value)
+    target = _target(change, place)
+    is_client_null = value is None and not change.was_decided
+    if is_client_null and place is not None:
+        if target in change.spellings:
+            said[change.name] = None
+        _remove(change, (target,), edits, nested)
+        return
+    if told is UNSAYABLE:
+        if dialect.passes_unsayable and not change.was_decided:
+            said[change.name] = value
+            return
+        _remove(change, (), edits, nested)
+        if value is not None and change.name not in dialect.quiet:
+            warnings.append(f"{change.name} cannot be said to {dialect.title}")
+        return
+    _remove(change, (target,), edits, nested)
+    said[change.name] = value
+    is_as_sent = not change.was_decided and target in change.spellings and told == value
+    if not is_as_sent or _differs(request, target, told):
+        _put(target, _json(told), edits, nested)
+
+
+def _differs(request: ChatRequest, target: str, told: Any) -> bool:
+    """Whether the client's own text at the target says something else than `told`."""
+    top, _, inner = target.partition(".")
+    given = msgspec.json.decode(request.values[top])
+    if inner:
+        given = given.get(inner)
+    return type(given) is not type(told) or bool(given != told)
+
+
+def _target(change: Change, place: Place | None) -> str:
+    """The spelling to use: the client's own where this server understands it."""
+    if place is None:
+        return ""
+    for spelling in change.spellings:
+        if spelling in place.paths:
+            return spelling
+    return place.paths[0]
+
+
+def _put(
+    target: str,
+    value: bytes,
+    edits: dict[str, bytes | None],
+    nested: dict[str, dict[str, bytes | None]],
+) -> None:
+    top, _, inner = target.partition(".")
+    if inner:
+        nested.setdefault(top, {})[inner] = value
+    else:
+        edits[top] = value
+
+
+def _remove(
+    change: Change,
+    keep: tuple[str, ...],
+    edits: dict[str, bytes | None],
+    nested: dict[str, dict[str, bytes | None]],
+) -> None:
+    for spelling in change.spellings:
+        if spelling in keep or spelling in params.SHARED:
+            continue
+        top, _, inner = spelling.partition(".")
+        if inner:
+            nested.setdefault(top, {})[inner] = None
+        else:
+            edits[top] = None
+
+
+def _say_extra(
+    change: Change,
+    dialect: Dialect,
+    edits: dict[str, bytes | None],
+    said: dict[str, Any],
+    warnings: list[str],
+) -> None:
+    """`extra.x` goes out as `x`, unread: the operator knows this server."""
+    name = change.name.removeprefix("extra.")
+    if dialect.allowed is not None and name not in dialect.allowed:
+        warnings.append(f"{change.name} is refused by {dialect.title}")
+    elif change.was_decided:
+        edits[name] = None if change.value is None else _json(change.value)
+        said[change.name] = change.value
+
+
+def onoff(on: Any, off: Any) -> Callable[[Any], Any]:
+    """A `say` for a switch."""
+    return lambda value: on if value else off
+
+
+def only(expected: Any, told: Any) -> Callable[[Any], Any]:
+    """A `say` for the one value a server can be told."""
+    return lambda value: told if value == expected else UNSAYABLE

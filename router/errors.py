@@ -1,0 +1,158 @@
+"""The error family: what went wrong, whose fault it is, what the client is told.
+
+    RouterError
+    ├── ClientError            400, the client's request cannot be served as it is
+    │   ├── InvalidJson, InvalidValue, ContextLength
+    │   ├── BadKey             401
+    │   ├── NotFound           404   (ModelNotFound)
+    │   ├── MethodNotAllowed   405
+    │   ├── RequestTimeout     408
+    │   ├── TooLarge           413   (HeadTooLarge 431)
+    │   └── UnsupportedCoding  415
+    ├── Overloaded             429, our own limits
+    ├── BackendError           502   (BackendRefused: nothing was sent)
+    │   └── BackendTimeout     504
+    └── NoBackend              503
+
+Only `server/` turns these into HTTP. Messages are written for clients and never
+name an internal address.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+
+class RouterError(Exception):
+    """A fault with its status, its OpenAI type and code, and a text for the client."""
+
+    status = 500
+    type = "server_error"
+    code = "router_error"
+    outcome = "router_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The OpenAI error object as JSON bytes."""
+        return error_body(self.message, type=self.type, param=self.param, code=self.code)
+
+
+class ClientError(RouterError):
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+    outcome = "client_error"
+
+
+class InvalidJson(ClientError):
+    code = "invalid_json"
+
+
+class InvalidValue(ClientError):
+    code = "invalid_value"
+
+
+class BadRequestHead(ClientError):
+    """HTTP that cannot be read, or must not be (smuggling)."""
+
+    code = "invalid_http"
+
+
+class BadKey(ClientError):
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(ClientError):
+    status = 403
+    code = "forbidden"
+
+
+class NotFound(ClientError):
+    status = 404
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class MethodNotAllowed(ClientError):
+    status = 405
+    code = "method_not_allowed"
+
+
+class RequestTimeout(ClientError):
+    status = 408
+    code = "request_timeout"
+
+
+class TooLarge(ClientError):
+    status = 413
+    code = "request_too_large"
+
+
+class UnsupportedCoding(ClientError):
+    status = 415
+    code = "unsupported_content_encoding"
+
+
+class HeadTooLarge(ClientError):
+    status = 431
+    code = "request_head_too_large"
+
+
+class Overloaded(RouterError):
+    """Every backend of the pool is at its in-flight limit."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    outcome = "rejected"
+
+
+class BackendError(RouterError):
+    """A backend failed before its answer began."""
+
+    status = 502
+    code = "backend_error"
+    outcome = "upstream_error"
+
+
+class BackendRefused(BackendError):
+    """No connection: the request never left us, so another backend may have it."""
+
+
+class BackendTimeout(BackendError):
+    """A backend took the request and did not answer in time."""
+
+    status = 504
+    type = "timeout"
+    code = "backend_timeout"
+    outcome = "upstream_timeout"
+
+
+class NoBackend(RouterError):
+    """No backend of the pool can be reached."""
+
+    status = 503
+    code = "no_healthy_backend"
+    outcome = "rejected"
+
+
+class Draining(NoBackend):
+    """We are shutting down and take nothing new."""
+
+
+def error_body(message: str, *, type: str, param: str | None, code: str | int | None) -> bytes:
+    """`{"error": {...}}` as every OpenAI client reads it."""
+    return orjson.dumps(
+        {"error": {"message": message, "type": type, "param": param, "code": code}}
+    )

@@ -1,0 +1,60 @@
+"""What a request would get, and why: the serving code's own decision, told.
+
+In: a Verdict and the backends of its pool. Out: plain data. No backend is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from router import dialects
+from router.pipeline import Live, Slot, Verdict
+
+
+def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
+    """The decision, each parameter's origin, and the exact bytes for the first backend."""
+    found, decision, request = verdict.found, verdict.decision, verdict.request
+    explained: dict[str, Any] = {
+        "scenario": found.scenario,
+        "title": live.policy.scenarios[found.scenario].title,
+        "source": found.source,
+        "confidence": round(found.confidence, 3),
+        "because": list(decision.because),
+        "lang": found.lang,
+        "turns": request.turns,
+        "prompt_chars": found.chars,
+        "has": sorted(request.has),
+        "session": None if request.session is None else msgspec.to_builtins(request.session),
+        "thinking": decision.thinking,
+        "pool": decision.pool,
+        "backends": [slot.name for slot in slots],
+        "policy": live.policy.hash,
+    }
+    said: dict[str, Any] = {param.name: param.value for param in decision.params}
+    warnings = list(decision.warnings)
+    if slots:
+        slot = slots[0]
+        wire = dialects.encode(request, verdict.changes, slot.dialect, slot.model or "")
+        said = dict(wire.params)
+        warnings += wire.warnings
+        explained["backend"] = slot.name
+        explained["dialect"] = slot.dialect.name
+        explained["body"] = wire.body.decode("utf-8", "surrogateescape")
+    explained["params"] = {
+        param.name: {
+            "client": _plain(param.client),
+            "sent": said.get(param.name),
+            "origin": param.origin,
+            "action": param.action,
+        }
+        for param in decision.params
+    }
+    explained["warnings"] = warnings
+    return explained
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

@@ -1,0 +1,51 @@
+"""Engines as child processes: choose one, start it, watch it, warm it up, end it.
+
+`choose` says which engine fits this machine and why; `Child` runs it. Nothing
+here knows the router's configuration, and nothing heavy is imported until used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from router.launch import find, plan
+from router.launch.child import Child
+from router.launch.errors import EngineDied, LaunchError, WarmUpFailed
+from router.launch.plan import Engine, Step
+from router.launch.warm import Warmth, warm_up
+
+__all__ = [
+    "Child",
+    "Engine",
+    "EngineDied",
+    "LaunchError",
+    "Step",
+    "WarmUpFailed",
+    "Warmth",
+    "choose",
+    "warm_up",
+]
+
+
+async def choose(
+    backend_name: str,
+    url: str,
+    model: str,
+    engine: str = "auto",
+    *,
+    progress: Callable[[str], None],
+    failed: Mapping[str, str] | None = None,
+) -> tuple[Engine | None, list[Step]]:
+    """Which engine is to serve `model` at `url`, with every step that led there.
+
+    `progress` hears only of what may take seconds. An engine that was chosen and
+    then did not come up goes into `failed` (name to reason), and the next one is chosen.
+    """
+    plan.links(engine)  # a typing mistake should not cost the time of a search
+    found = await find.look(
+        url=url,
+        model=model,
+        failed=failed or {},
+        progress=lambda text: progress(f"{backend_name}: {text}"),
+    )
+    return plan.choose(model=model, engine=engine, found=found)

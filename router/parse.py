@@ -1,0 +1,332 @@
+"""Bytes and headers in, a ChatRequest out; anything else is the client's error.
+
+Reads the envelope, the roles, and the texts that deciding needs; the rest stays
+undecoded. Knows the OpenAI request shapes, no policy and no backend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from router import params, splice
+from router.chat import ChatRequest, Endpoint, Sent, Session
+from router.errors import InvalidValue
+
+Values = Mapping[str, msgspec.Raw]
+#: header names in lower case → value
+Headers = Mapping[bytes, bytes]
+
+
+class _Message(msgspec.Struct, gc=False):
+    role: str
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Item(msgspec.Struct, gc=False):
+    """A `/v1/responses` input item: a message, or something without a role."""
+
+    role: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"null")
+    type: str | None = None
+
+
+class _Part(msgspec.Struct, gc=False):
+    type: str = ""
+    text: str | None = None
+
+
+_messages = msgspec.json.Decoder(list[_Message]).decode
+_items = msgspec.json.Decoder(list[_Item]).decode
+_parts = msgspec.json.Decoder(list[_Part]).decode
+_text = msgspec.json.Decoder(str).decode
+_any = msgspec.json.Decoder().decode
+
+_TEXT_PARTS = frozenset({"text", "input_text"})
+_IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
+_TOOL_ROLES = frozenset({"tool", "function"})
+_STRUCTURED = frozenset(
+    {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}
+    | {"json_schema", "grammar", "format"}
+)
+_SOFT_SWITCH = re.compile(r"(?<!\S)/(no_)?think(?![\w/])")
+_SESSION_HEADERS = (b"x-session-id", b"x-conversation-id", b"x-litellm-session-id")
+_SESSION_KEYS = ("session_id", "conversation_id", "metadata", "prompt_cache_key", "user")
+_NOTHING = (b"null", b"[]", b"{}", b"false", b'""', b'"none"')
+#: what apps send when they mean nobody in particular; it would join strangers
+_NOBODY = frozenset({"", "default", "none", "null", "undefined", "anonymous", "user"})
+
+
+def chat_request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
+    """The request; raises ClientError with the parameter at fault."""
+    values, spans = splice.members(raw)
+    notes: tuple[str, ...] = ()
+    if "extra_body" in values:
+        raw, notes = _flattened(raw, values, spans)
+        values, spans = splice.members(raw)
+    model = _optional_text(values, "model")
+    stream = _flag(values, "stream")
+    has: set[str] = set()
+    match endpoint:
+        case Endpoint.CHAT:
+            text, turns, opening = _conversation(values, has)
+        case Endpoint.RESPONSES:
+            text, turns, opening = _responses_input(values, has)
+        case _:
+            text, turns, opening = _prompt(values)
+    _shape(values, text, has)
+    soft_switch = None
+    if "think" in text:
+        for found in _SOFT_SWITCH.finditer(text):
+            soft_switch = found[1] is None
+    return ChatRequest(
+        endpoint=endpoint,
+        raw=raw,
+        spans=spans,
+        values=values,
+        model=model,
+        stream=stream,
+        wants_usage=stream and _wants_usage(values),
+        text=text,
+        turns=turns,
+        has=frozenset(has),
+        params=_client_params(values),
+        soft_switch=soft_switch,
+        session=_session(headers, values, opening),
+        notes=notes,
+    )
+
+
+def _flattened(raw: bytes, values: Values, spans: splice.Spans) -> tuple[bytes, tuple[str, ...]]:
+    """A literal `extra_body`, as hand-written clients send it, lifted to the top level.
+
+    Its keys win over the same names outside, as they do in the OpenAI SDK.
+    """
+    inner_raw = bytes(values["extra_body"])
+    edits: dict[str, bytes | None] = {"extra_body": None}
+    if inner_raw[:1] == b"{":
+        inner, _ = splice.members(inner_raw, "extra_body")
+        edits.update((name, bytes(value)) for name, value in inner.items())
+        if "extra_body" in inner:
+            edits["extra_body"] = None
+    elif inner_raw != b"null":
+        raise InvalidValue("extra_body must be an object.", param="extra_body")
+    return splice.apply(raw, spans, edits), ("extra_body was flattened",)
+
+
+def _optional_text(values: Values, name: str) -> str:
+    raw = values.get(name)
+    if raw is None:
+        return ""
+    try:
+        return _text(raw)
+    except msgspec.DecodeError:
+        if bytes(raw) == b"null":
+            return ""
+        raise InvalidValue(f"{name} must be a string.", param=name) from None
+
+
+def _flag(values: Values, name: str) -> bool:
+    raw = values.get(name)
+    if raw is None:
+        return False
+    match bytes(raw):
+        case b"true":
+            return True
+        case b"false" | b"null":
+            return False
+    raise InvalidValue(f"{name} must be true or false.", param=name)
+
+
+def _wants_usage(values: Values) -> bool:
+    raw = values.get("stream_options")
+    if raw is None:
+        return False
+    options = _any(raw)
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+_Opening = Sequence[msgspec.Raw]  # the texts that a conversation begins with
+
+
+def _conversation(values: Values, has: set[str]) -> tuple[str, int, _Opening]:
+    raw = values.get("messages")
+    if raw is None:
+        raise InvalidValue("messages is missing: a list of messages.", param="messages")
+    try:
+        messages = _messages(raw)
+    except msgspec.DecodeError as error:
+        raise _bad_field("messages", error) from None
+    if not messages:
+        raise InvalidValue("messages must not be empty.", param="messages")
+    if messages[-1].role in _TOOL_ROLES:
+        has.add("tool_loop")
+    roles = [message.role for message in messages]
+    turns = roles.count("user")
+    if not turns:
+        return "", 0, ()
+    last = len(roles) - 1 - roles[::-1].index("user")
+    first = last
+    while first and roles[first - 1] == "user":
+        first -= 1
+    texts = [
+        _content(messages[index].content, f"messages[{index}].content", has)
+        for index in range(first, last + 1)
+    ]
+    text = texts[0] if len(texts) == 1 else "\n".join(texts)
+    return text, turns, _opening(messages, roles)
+
+
+def _opening(messages: Sequence[_Message], roles: Sequence[str]) -> _Opening:
+    first_user = roles.index("user")
+    system = [m.content for m in messages[:first_user] if m.role in ("system", "developer")]
+    return (*system, messages[first_user].content)
+
+
+def _content(raw: msgspec.Raw, where: str, has: set[str]) -> str:
+    """The text a user wrote: a string, text parts joined, or nothing for null."""
+    match _opens_with(raw):
+        case b'"':
+            return _text(raw)
+        case b"n":
+            return ""
+        case b"[":
+            try:
+                parts = _parts(raw)
+            except msgspec.DecodeError as error:
+                raise _bad_field(where, error) from None
+            if not _IMAGE_PARTS.isdisjoint(part.type for part in parts):
+                has.add("image")
+            return "\n".join(part.text for part in parts if part.text and part.type in _TEXT_PARTS)
+    raise InvalidValue(f"{where} must be a string, a list of parts, or null.", param=where)
+
+
+def _responses_input(values: Values, has: set[str]) -> tuple[str, int, _Opening]:
+    raw = values.get("input")
+    if raw is None or _opens_with(raw) == b"n":
+        return "", 0, ()
+    if _opens_with(raw) == b'"':
+        return _text(raw), 1, (raw,)
+    try:
+        items = _items(raw)
+    except msgspec.DecodeError as error:
+        raise _bad_field("input", error) from None
+    if items and items[-1].type == "function_call_output":
+        has.add("tool_loop")
+    users = [index for index, item in enumerate(items) if item.role == "user"]
+    if not users:
+        return "", 0, ()
+    last = users[-1]
+    text = _content(items[last].content, f"input[{last}].content", has)
+    return text, len(users), (items[users[0]].content,)
+
+
+def _prompt(values: Values) -> tuple[str, int, _Opening]:
+    raw = values.get("prompt")
+    if raw is None:
+        return "", 0, ()
+    prompt = _any(raw)
+    if isinstance(prompt, list):
+        prompt = next((entry for entry in reversed(prompt) if isinstance(entry, str)), "")
+    return (prompt, 1, (raw,)) if isinstance(prompt, str) and prompt else ("", 0, ())
+
+
+def _shape(values: Values, text: str, has: set[str]) -> None:
+    """What else a request asks for that a preset must not break or a policy may match."""
+    if "```" in text:
+        has.add("code")
+    if "tools" in values or "functions" in values:
+        raw = values.get("tools") or values.get("functions")
+        if bytes(raw or b"null") not in _NOTHING:
+            has.add("tools")
+    choice = values.get("tool_choice")
+    if choice is not None and (_opens_with(choice) == b"{" or bytes(choice) == b'"required"'):
+        has.add("forced_tool")
+    if "response_format" in values:
+        asked = _any(values["response_format"])
+        if isinstance(asked, dict) and asked.get("type") not in (None, "text"):
+            has.add("json_schema")
+    if not _STRUCTURED.isdisjoint(values) and any(
+        bytes(values[name]) not in _NOTHING for name in _STRUCTURED & values.keys()
+    ):
+        has.add("json_schema")
+    if "text" in values:  # the place of a response format on /v1/responses
+        asked = _any(values["text"])
+        shape = asked.get("format") if isinstance(asked, dict) else None
+        if isinstance(shape, dict) and shape.get("type") not in (None, "text"):
+            has.add("json_schema")
+    if "n" in values and bytes(values["n"]) not in (b"1", b"null", b"0"):
+        has.add("n")
+    for name in ("logprobs", "top_logprobs"):
+        if name in values and bytes(values[name]) not in (b"false", b"null", b"0"):
+            has.add("logprobs")
+
+
+def _client_params(values: Values) -> dict[str, Sent]:
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for name in values:
+        if name not in params.TOP_LEVEL:
+            continue
+        value = _any(values[name])
+        spelled = [(name, value)]
+        if isinstance(value, dict):
+            spelled += [(f"{name}.{key}", inner) for key, inner in value.items()]
+        for spelling, given in spelled:
+            param = params.SPELLING.get(spelling)
+            if param is not None:
+                reading = params.reading(param, spelling, given)
+                found.setdefault(param.name, []).append((spelling, reading))
+    return {
+        name: Sent(
+            params.strongest(params.PARAMS[name], readings),
+            tuple(spelling for spelling, _ in readings),
+        )
+        for name, readings in found.items()
+    }
+
+
+def _session(headers: Headers, values: Values, opening: _Opening) -> Session | None:
+    for name in _SESSION_HEADERS:
+        if (value := headers.get(name)) and (found := _identity("header", value)):
+            return found
+    for key in _SESSION_KEYS:
+        if (raw := values.get(key)) is not None:
+            given = _any(raw)
+            if key == "metadata":
+                given = given.get("session_id") if isinstance(given, dict) else None
+            if isinstance(given, (str, int)) and not isinstance(given, bool):
+                source = "user" if key == "user" else "body"
+                if found := _identity(source, str(given).encode()):
+                    return found
+    if not opening:
+        return None
+    digest = blake2b(digest_size=8)
+    for text in opening:
+        digest.update(text)
+        digest.update(b"\0")
+    return Session(digest.hexdigest(), "fingerprint")
+
+
+def _identity(source: str, value: bytes) -> Session | None:
+    text = value.strip()
+    if text.lower().decode("utf-8", "replace") in _NOBODY:
+        return None
+    return Session(blake2b(text, digest_size=8).hexdigest(), source)
+
+
+def _opens_with(raw: msgspec.Raw) -> bytes:
+    """The first byte, which tells a JSON value's kind."""
+    return memoryview(raw)[:1].tobytes()
+
+
+def _bad_field(name: str, error: msgspec.DecodeError) -> InvalidValue:
+    """msgspec says where: "Expected `str`, got `int` - at `$[2].role`"."""
+    text = str(error)
+    found = re.search(r" - at `\$(.*)`$", text)
+    where = name + (found[1].replace("[...]", "[]") if found else "")
+    reason = text[: found.start()] if found else text
+    return InvalidValue(f"{where}: {reason}.", param=where)

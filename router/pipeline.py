@@ -1,0 +1,717 @@
+"""The journey of one request, top to bottom; speaks only to ports.
+
+    start → parse → classify → decide → (rewrite → encode) → order → send
+    on_head → on_piece … → finish, and from wherever it ends: one record
+
+An Exchange is told what happens by its upstream and its client, and never waits: no
+task and no future per request. `decide_for` is the pure part, which explain, replay
+and tests call as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+import structlog
+
+from router import balance, decide, dialects, parse, relay, rewrite, splice, wire
+from router.chat import ChatRequest, Classification, Decision, Endpoint, Wire
+from router.classify import Classifier
+from router.errors import (
+    BackendError,
+    ClientError,
+    Draining,
+    Forbidden,
+    ModelNotFound,
+    NoBackend,
+    Overloaded,
+    RouterError,
+)
+from router.health import Health
+from router.policy import Policy
+from router.ports import Attempt, Clock, Journal, Reply, Upstream
+from router.record import Record, timestamp
+from router.wire import AnswerHead, Piece
+
+log = structlog.get_logger(__name__)
+
+_NEVER_FORWARDED = wire.HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"content-encoding",  # the body goes on decoded
+    b"expect",
+    b"cookie",
+    b"x-api-key",
+    b"x-request-id",
+    b"accept-encoding",
+    b"authorization",
+}
+_NEVER_FORWARDED_PREFIXES = (b"x-stainless-", b"x-router-")
+_NEVER_RETURNED = wire.HOP_BY_HOP | {b"content-length", b"x-request-id"}
+_REASONS: Mapping[int, bytes] = {200: b"OK", 400: b"Bad Request", 404: b"Not Found"}
+_ERROR_BODY_LIMIT = 1 << 20
+_RETRY_AFTER_S = 1
+
+
+class Slot(msgspec.Struct):
+    """A backend as the pipeline knows it: the way to it, its health, and its model's name."""
+
+    upstream: Upstream
+    dialect: dialects.Dialect
+    model: str | None  # None until it was asked
+    is_named: bool  # the model's name is from the configuration
+    host: bytes
+    authorization: bytes | None
+    health: Health = Health()
+    label: str | None = None  # for /v1/models, where the model is not the asked-for one
+
+    @property
+    def name(self) -> str:
+        return self.upstream.backend.name
+
+
+class Live(msgspec.Struct, frozen=True):
+    """What a request is served by; a reload makes a new one and swaps it whole."""
+
+    policy: Policy
+    classifier: Classifier
+    pools: Mapping[str, Sequence[Slot]]
+    aliases: frozenset[str]
+    real_model_bypass: bool
+    allow_policy_off: bool
+    has_keys: bool  # clients authenticate here, so their key is not for backends
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [slot for pool in self.pools.values() for slot in pool]
+
+    def served_names(self) -> list[str]:
+        names = dict.fromkeys(slot.model for slot in self.slots if slot.model)
+        return list(names)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The pure part of a request's journey."""
+
+    request: ChatRequest
+    found: Classification
+    decision: Decision
+    changes: rewrite.Changes
+
+
+def decide_for(
+    endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Live
+) -> Verdict:
+    """Bytes in, decision out. No I/O and no clock: serving and explain both come here."""
+    request = parse.chat_request(endpoint, raw, headers)
+    check_model(request.model, live)
+    hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
+    found = live.classifier.scenario(request, hint)
+    decision = decide.preset(request, found, live.policy)
+    return Verdict(request, found, decision, rewrite.changes(request, decision))
+
+
+def check_model(model: str, live: Live) -> None:
+    """Raise ModelNotFound for a name that leads nowhere.
+
+    A backend that has not told its model yet might serve it: then the backend is
+    asked, and refuses by itself.
+    """
+    if not model or model == "auto" or model.startswith("auto:") or model in live.aliases:
+        return
+    names = live.served_names()
+    if model in names or any(slot.model is None for slot in live.slots):
+        return
+    exist = ", ".join(["auto", "auto:<scenario>", *sorted(live.aliases), *names])
+    raise ModelNotFound(
+        f"The model {model!r} does not exist. There are: {exist}.", param="model"
+    )
+
+
+def is_virtual(model: str, live: Live) -> bool:
+    """A name that means us and no backend."""
+    return not model or model == "auto" or model.startswith("auto:") or model in live.aliases
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A request as the edge hands it over."""
+
+    http: wire.Request
+    endpoint: Endpoint
+    path: bytes  # as the backend wants it, with its query
+    key: str | None  # the client's name, where clients have keys
+
+
+class Pipeline:
+    """What all exchanges share."""
+
+    def __init__(self, live: Live, journal: Journal, clock: Clock) -> None:
+        self.live = live
+        self.journal = journal
+        self.clock = clock
+        self.active: set[Exchange] = set()
+        self.is_draining = False
+        self.turn = 0
+        self._prefix = os.urandom(6).hex()
+        self._numbers = count(1)
+
+    def new_id(self) -> str:
+        return f"req-{self._prefix}-{next(self._numbers):06x}"
+
+    def begin(self, order: Order, reply: Reply) -> Exchange:
+        """Start a request's journey."""
+        exchange = Exchange(self, order, reply)
+        self.active.add(exchange)
+        exchange.start()
+        return exchange
+
+    def note(self, endpoint: str, request_id: str, fault: RouterError) -> None:
+        """Record a request that ended before its journey began (bad HTTP, no key)."""
+        self.journal.write(
+            Record(
+                ts=timestamp(self.clock.now()),
+                request_id=request_id,
+                endpoint=endpoint,
+                status=fault.status,
+                outcome=fault.outcome,
+                error_code=fault.code,
+            )
+        )
+
+
+class Exchange:
+    """One request on its way. The one mutable thing of a journey; never leaves it."""
+
+    def __init__(self, pipeline: Pipeline, order: Order, reply: Reply) -> None:
+        self.pipeline = pipeline
+        self.live = pipeline.live
+        self.order = order
+        self.reply = reply
+        self.started = pipeline.clock.ticks()
+        self.request_id = _given_id(order.http.fields) or pipeline.new_id()
+        self.verdict: Verdict | None = None
+        self.tally = relay.Tally()
+        self.warnings: tuple[str, ...] = ()
+        self._said: Mapping[str, Any] = {}
+        self._candidates: list[Slot] = []
+        self._slot: Slot | None = None
+        self._wire: Wire | None = None
+        self._wire_for: tuple[str, str | None] | None = None
+        self._attempt: Attempt | None = None
+        self._attempts = 0
+        self._classify_us: float | None = None
+        self._sent_at: float | None = None
+        self._first_token_at: float | None = None
+        self._status: int | None = None  # as sent to the client
+        self._passage: relay.Stream | relay.Whole | None = None
+        self._frames = False
+        self._is_mid_stream = False
+        self._refused: list[bytes] | None = None  # an error body being gathered
+        self._answer: AnswerHead | None = None
+        self._outcome = "ok"
+        self._error_code: str | None = None
+        self.is_over = False
+
+    # ------------------------------------------------------------------ deciding
+
+    def start(self) -> None:
+        try:
+            if self.pipeline.is_draining:
+                raise Draining("The router is shutting down.", retry_after_s=_RETRY_AFTER_S)
+            self._decide()
+            self._candidates = self._ordered()
+            self._try_next()
+        except RouterError as fault:
+            self._refuse(fault)
+        except Exception:
+            log.exception("request failed inside the router", request_id=self.request_id)
+            self._refuse(RouterError("The router failed on this request; its log says why."))
+
+    def _decide(self) -> None:
+        order, live = self.order, self.live
+        if order.endpoint is Endpoint.OTHER or self._is_untouched():
+            return
+        before = self.pipeline.clock.ticks()
+        try:
+            self.verdict = decide_for(order.endpoint, order.http.body, order.http.fields, live)
+        except RouterError:
+            raise
+        except Exception:
+            # Better served without a preset than not at all.
+            log.exception("request not classified", request_id=self.request_id)
+            self.warnings = ("the router failed to classify this request",)
+            return
+        self._classify_us = (self.pipeline.clock.ticks() - before) * 1e6
+        self.warnings = self.verdict.decision.warnings
+
+    def _is_untouched(self) -> bool:
+        """Whether the client asked, and may ask, for its bytes to go on as they are."""
+        if self.order.http.fields.get(b"x-router-policy", b"").lower() == b"off":
+            if not self.live.allow_policy_off:
+                raise Forbidden("This router does not allow x-router-policy: off.")
+            return True
+        if self.live.real_model_bypass:
+            model = _model_of(self.order.http.body)
+            return not is_virtual(model, self.live) and model in self.live.served_names()
+        return False
+
+    def _ordered(self) -> list[Slot]:
+        """The backends to try. Raises where there is none to be had."""
+        pool = self.verdict.decision.pool if self.verdict is not None else "default"
+        slots = self.live.pools.get(pool)
+        if slots is None and self.verdict is None and self.live.pools:
+            slots = next(iter(self.live.pools.values()))
+        if not slots:
+            raise NoBackend(f"There is no backend in the pool {pool!r}.")
+        if len(slots) == 1:
+            slot = slots[0]
+            if slot.upstream.inflight < slot.upstream.backend.max_inflight:
+                return [slot]
+        self.pipeline.turn += 1
+        candidates = [
+            balance.Candidate(
+                slot.upstream.backend.weight,
+                slot.upstream.inflight,
+                slot.upstream.backend.max_inflight,
+                slot.health.is_up,
+            )
+            for slot in slots
+        ]
+        indexes = balance.order(candidates, self.pipeline.turn)
+        if not indexes:
+            raise Overloaded(
+                "Every backend is busy; try again shortly.", retry_after_s=_RETRY_AFTER_S
+            )
+        return [slots[index] for index in indexes]
+
+    # ------------------------------------------------------------------ sending
+
+    def _try_next(self, *, again: Slot | None = None) -> None:
+        slot = again or self._candidates.pop(0)
+        body = self._body_for(slot)
+        self._slot = slot
+        self._attempts += 1
+        self._attempt = slot.upstream.send(
+            self._head_for(slot, len(body)),
+            body,
+            self.order.http.method,
+            self,
+            fresh=again is not None,
+        )
+
+    def _body_for(self, slot: Slot) -> bytes:
+        """The request as this backend wants it, encoded once per dialect and model."""
+        verdict = self.verdict
+        if verdict is None:
+            return self._plain_body(slot)
+        wanted = (slot.dialect.name, slot.model)
+        if self._wire is None or self._wire_for != wanted:
+            self._wire = dialects.encode(
+                verdict.request, verdict.changes, slot.dialect, slot.model or ""
+            )
+            self._wire_for = wanted
+            self.warnings = (*verdict.decision.warnings, *self._wire.warnings)
+        return self._wire.body
+
+    def _plain_body(self, slot: Slot) -> bytes:
+        """The client's own bytes; only a model name that means us is put right."""
+        body = self.order.http.body
+        if slot.model and body[:1] == b"{":
+            try:
+                values, spans = splice.members(body)
+            except ClientError:
+                return body  # not ours to judge here
+            if "model" in values and is_virtual(_model_of(body), self.live):
+                return splice.apply(body, spans, {"model": msgspec.json.encode(slot.model)})
+        return body
+
+    def _head_for(self, slot: Slot, length: int) -> bytes:
+        http = self.order.http
+        lines = [
+            b"%b %b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b"
+            % (http.method, self.order.path, slot.host, self.request_id.encode())
+        ]
+        skipped = _NEVER_FORWARDED
+        connection = http.fields.get(b"connection")
+        if connection is not None and connection.lower() not in (b"keep-alive", b"close"):
+            skipped = skipped | {name.strip().lower() for name in connection.split(b",")}
+        for name, value in http.headers:
+            if name not in skipped and not name.startswith(_NEVER_FORWARDED_PREFIXES):
+                lines.append(b"%b: %b" % (name, value))
+        coding = http.fields.get(b"accept-encoding")
+        if self.is_stream:
+            coding = b"identity"  # frames are passed on one by one, and read for the record
+        if coding is not None:
+            lines.append(b"accept-encoding: " + coding)
+        if slot.authorization is not None:
+            lines.append(b"authorization: " + slot.authorization)
+        elif not self.live.has_keys and b"authorization" in http.fields:
+            lines.append(b"authorization: " + http.fields[b"authorization"])
+        if length or http.method not in (b"GET", b"HEAD"):
+            lines.append(b"content-length: %d\r\n\r\n" % length)
+        else:
+            lines.append(b"\r\n")
+        return b"\r\n".join(lines)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.verdict is not None and self.verdict.request.stream
+
+    # ------------------------------------------------------------------ the answer
+
+    def on_sent(self) -> None:
+        if self._sent_at is None:
+            self._sent_at = self.pipeline.clock.ticks()
+
+    def on_head(self, head: AnswerHead) -> None:
+        self._answer = head
+        if head.status >= 400:
+            self._refused = []
+            return
+        kind = head.fields.get(b"content-type", b"")
+        coding = head.fields.get(b"content-encoding", b"").lower()
+        is_sse = kind.startswith(b"text/event-stream")
+        length = head.fields.get(b"content-length")
+        if is_sse and coding in (b"", b"identity"):
+            asked = self.verdict is not None and self.verdict.changes.ask_usage
+            ends = self._slot is None or self._slot.dialect.ends_with_done
+            self._passage = relay.Stream(self.tally, cuts_usage=asked, adds_done=not ends)
+            length = None
+        else:
+            self._passage = relay.Whole(self.tally, coding)
+        has_body = head.status not in (204, 304) and self.order.http.method != b"HEAD"
+        is_chunked = has_body and length is None
+        self._frames = is_chunked and not self.order.http.is_http10
+        lines = self._head_lines(head.status)
+        for name, value in head.headers:
+            if name not in _NEVER_RETURNED:
+                lines.append(b"%b: %b" % (name, value))
+        if is_sse:
+            lines.append(b"x-accel-buffering: no")
+            if b"cache-control" not in head.fields:
+                lines.append(b"cache-control: no-cache")
+        if length is not None:
+            lines.append(b"content-length: " + length)
+        elif self._frames:
+            lines.append(b"transfer-encoding: chunked")
+        self._send_head(head.status, lines)
+        self._is_mid_stream = True
+
+    def on_piece(self, data: bytes, piece: Piece) -> None:
+        if self._refused is not None:
+            self._gather_refusal(piece)
+            return
+        passage = self._passage
+        assert passage is not None
+        out = passage.pass_on(data, piece, self._frames)
+        if out:
+            self.reply.write(out)
+        if self._first_token_at is None and (self.tally.has_token or not self.is_stream):
+            self._first_token_at = self.pipeline.clock.ticks()
+        if piece.is_last:
+            self._finish()
+
+    def on_end(self) -> None:
+        if self._refused is not None:
+            self._send_refusal()
+            return
+        if self._passage is not None:
+            rest = self._passage.end(self._frames)
+            if rest:
+                self.reply.write(rest)
+        self._finish()
+
+    def on_failure(self, fault: Exception, *, may_retry: bool) -> None:
+        """Before the first byte: another try where that is safe. After it: say so and end."""
+        assert isinstance(fault, BackendError)
+        if self.is_over:
+            return
+        if self._is_mid_stream:
+            self._break_off(fault)
+        elif may_retry and self._sent_at is not None and self._slot is not None:
+            self._sent_at = None
+            self._try_next(again=self._slot)  # a kept-alive connection that had died
+        elif may_retry and self._candidates:
+            self._try_next()
+        elif may_retry:
+            self._refuse(
+                NoBackend("No backend can be reached.", retry_after_s=_RETRY_AFTER_S)
+            )
+            self._outcome = "upstream_error"
+        else:
+            self._refuse(fault)
+
+    def on_client_gone(self) -> None:
+        """The client left: what it asked for is stopped at once."""
+        if self.is_over:
+            return
+        if self._attempt is not None:
+            self._attempt.cancel()
+        self._outcome = "client_disconnect"
+        self._record()
+
+    def pause(self) -> None:
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def resume(self) -> None:
+        if self._attempt is not None:
+            self._attempt.resume()
+
+    def break_off(self) -> None:
+        """The grace of a shutdown is over."""
+        if self.is_over:
+            return
+        if self._attempt is not None:
+            self._attempt.cancel()
+        fault = BackendError("The router is shutting down.")
+        if self._is_mid_stream:
+            self._break_off(fault)
+        else:
+            self._refuse(Draining("The router is shutting down.", retry_after_s=_RETRY_AFTER_S))
+
+    # ------------------------------------------------------------------ endings
+
+    def _finish(self) -> None:
+        self._is_mid_stream = False
+        if self.tally.error is not None and self._outcome == "ok":
+            self._outcome, self._error_code = "upstream_error", "backend_error"
+        self._record()
+        self.reply.finish(keep=True)
+
+    def _break_off(self, fault: RouterError) -> None:
+        """After the first byte: one error frame where frames are spoken, then the end."""
+        self._outcome, self._error_code = fault.outcome, fault.code
+        if isinstance(self._passage, relay.Stream):
+            self.reply.write(self._passage.break_off(fault.body(), self._frames))
+            self._record()
+            self.reply.finish(keep=False)
+        else:
+            self._record()
+            self.reply.abort()
+
+    def _refuse(self, fault: RouterError) -> None:
+        """Answer with an error of our own."""
+        self._outcome, self._error_code = fault.outcome, fault.code
+        extra = []
+        if fault.retry_after_s is not None:
+            extra.append(b"retry-after: %d" % fault.retry_after_s)
+        self._send_whole(fault.status, fault.body(), extra)
+        self._record()
+        self.reply.finish(keep=True)
+
+    def _gather_refusal(self, piece: Piece) -> None:
+        assert self._refused is not None
+        if sum(map(len, self._refused)) < _ERROR_BODY_LIMIT:
+            self._refused += piece.payloads
+        if piece.is_last:
+            self._send_refusal()
+
+    def _send_refusal(self) -> None:
+        """A backend's own error: its status and words, in the shape that clients read."""
+        assert self._answer is not None and self._refused is not None
+        status, fields = self._answer.status, self._answer.fields
+        coding = fields.get(b"content-encoding", b"").lower()
+        body = relay.in_shape(status, relay.decoded(b"".join(self._refused), coding))
+        extra = [
+            b"%b: %b" % (name, value)
+            for name, value in self._answer.headers
+            if name in (b"retry-after", b"retry-after-ms", b"x-should-retry", b"www-authenticate")
+        ]
+        if status in (429, 503):
+            self._outcome = "rejected"
+        else:
+            self._outcome = "upstream_error" if status >= 500 else "client_error"
+        self._error_code = _code_of(body)
+        self._send_whole(status, body, extra)
+        self._record()
+        self.reply.finish(keep=True)
+
+    def _send_whole(self, status: int, body: bytes, extra: Sequence[bytes]) -> None:
+        lines = self._head_lines(status)
+        lines += extra
+        lines.append(b"content-type: application/json\r\ncontent-length: %d" % len(body))
+        self._send_head(status, lines, body if self.order.http.method != b"HEAD" else b"")
+
+    def _head_lines(self, status: int) -> list[bytes]:
+        """Status line and the headers that every reply carries."""
+        reason = _REASONS.get(status, b"")
+        lines = [
+            b"HTTP/1.1 %d %b\r\nx-request-id: %b"
+            % (status, reason, self.request_id.encode())
+        ]
+        verdict = self.verdict
+        if verdict is not None:
+            lines.append(b"x-router-scenario: " + verdict.decision.scenario.encode())
+        if self._slot is not None:
+            lines.append(b"x-router-backend: " + self._slot.name.encode())
+        lines.append(b"x-router-policy: " + self.live.policy.hash.encode())
+        if (overhead := self._overhead_ms()) is not None:
+            lines.append(b"x-router-overhead-ms: %.3f" % overhead)
+        if self.warnings:
+            lines.append(b"x-router-warnings: " + _ascii("; ".join(self.warnings)))
+        if verdict is not None and b"x-router-debug" in self.order.http.fields:
+            lines += self._debug_lines(verdict)
+        return lines
+
+    def _debug_lines(self, verdict: Verdict) -> list[bytes]:
+        if self.order.http.fields[b"x-router-debug"].lower() not in (b"true", b"1"):
+            return []
+        thinking = {True: b"on", False: b"off", None: b"backend"}[verdict.decision.thinking]
+        session = verdict.request.session
+        actions = "; ".join(
+            f"{p.name}={_brief(self._sent_value(p.name, p.value))} {p.origin}"
+            for p in verdict.decision.params
+        )
+        return [
+            b"x-router-source: " + verdict.found.source.encode(),
+            b"x-router-confidence: %.2f" % verdict.found.confidence,
+            b"x-router-thinking: " + thinking,
+            b"x-router-session: " + (session.hash.encode() if session else b"none"),
+            b"x-router-affinity: none",
+            b"x-router-params: " + _ascii(actions),
+            b"x-router-because: " + _ascii("; ".join(verdict.decision.because)),
+        ]
+
+    def _send_head(self, status: int, lines: list[bytes], body: bytes = b"") -> None:
+        self._status = status
+        if not self.order.http.keep_alive:
+            lines.append(b"connection: close")
+        lines.append(b"\r\n")
+        self.reply.write(b"\r\n".join(lines) + body)
+
+    # ------------------------------------------------------------------ the record
+
+    def _overhead_ms(self) -> float | None:
+        return None if self._sent_at is None else (self._sent_at - self.started) * 1e3
+
+    def _sent_value(self, name: str, value: Any) -> Any:
+        if self._wire is None:
+            return value
+        return self._wire.params.get(name)
+
+    def _record(self) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self.pipeline.active.discard(self)
+        now = self.pipeline.clock.ticks()
+        order, slot, tally, verdict = self.order, self._slot, self.tally, self.verdict
+        total_s = now - self.started
+        first = self._first_token_at
+        ttft_s = first - self.started if first is not None else None
+        tpot_s = None
+        if ttft_s is not None and self.is_stream and (tally.output_tokens or 0) > 1:
+            tpot_s = (total_s - ttft_s) / (tally.output_tokens - 1)  # type: ignore[operator]
+        overhead = self._overhead_ms()
+        record = Record(
+            ts=timestamp(self.pipeline.clock.now() - total_s),
+            request_id=self.request_id,
+            trace_id=_trace_id(order.http.fields),
+            key=order.key,
+            endpoint=order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path),
+            backend=slot.name if slot else None,
+            backend_model=slot.model if slot else None,
+            dialect=slot.dialect.name if slot else None,
+            policy=self.live.policy.hash,
+            warnings=self.warnings,
+            retries=max(self._attempts - 1, 0),
+            classify_us=_rounded(self._classify_us, 1),
+            overhead_ms=_rounded(overhead, 3),
+            ttft_ms=_rounded(ttft_s, 3, 1e3),
+            tpot_ms=_rounded(tpot_s, 3, 1e3),
+            total_ms=round(total_s * 1e3, 3),
+            input_tokens=tally.input_tokens,
+            cached_tokens=tally.cached_tokens,
+            output_tokens=tally.output_tokens,
+            reasoning_tokens=tally.reasoning_tokens,
+            finish_reason=tally.finish_reason,
+            status=self._status,
+            outcome=self._outcome,
+            error_code=self._error_code,
+        )
+        if self._passage is not None:
+            record.answer_chars = tally.answer_chars
+            record.reasoning_chars = tally.reasoning_chars
+        if verdict is not None:
+            self._describe(record, verdict)
+        self.pipeline.journal.write(record)
+
+    def _describe(self, record: Record, verdict: Verdict) -> None:
+        request, found, decision = verdict.request, verdict.found, verdict.decision
+        record.session = request.session.hash if request.session else None
+        record.client_model = request.model
+        record.pool = decision.pool
+        record.scenario = found.scenario
+        record.source = found.source
+        record.confidence = round(found.confidence, 3)
+        record.signals = decision.because
+        record.lang = found.lang
+        record.turns = request.turns
+        record.prompt_chars = found.chars
+        record.stream = request.stream
+        record.thinking = decision.thinking
+        record.params = {
+            p.name: (
+                None if isinstance(p.client, msgspec.Raw) else p.client,
+                self._sent_value(p.name, p.value),
+                p.origin,
+            )
+            for p in decision.params
+        }
+
+
+def _given_id(fields: Mapping[bytes, bytes]) -> str | None:
+    """The client's own request id, where it is one that can go into headers and logs."""
+    given = fields.get(b"x-request-id")
+    if given is None or not 0 < len(given) <= 128 or not given.isascii():
+        return None
+    text = given.decode()
+    return text if text.isprintable() and " " not in text else None
+
+
+def _trace_id(fields: Mapping[bytes, bytes]) -> str | None:
+    parts = fields.get(b"traceparent", b"").split(b"-")
+    return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 else None
+
+
+def _model_of(body: bytes) -> str:
+    try:
+        return _Named.decode(body).model or ""
+    except msgspec.DecodeError:
+        return ""
+
+
+class _ModelOnly(msgspec.Struct):
+    model: str | None = None
+
+
+_Named = msgspec.json.Decoder(_ModelOnly)
+
+
+def _code_of(body: bytes) -> str | None:
+    try:
+        code = msgspec.json.decode(body)["error"].get("code")
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return "backend_error"
+    return None if code is None else str(code)
+
+
+def _name(path: bytes) -> str:
+    return path.partition(b"?")[0].decode("latin-1").removeprefix("/v1").lstrip("/")
+
+
+def _rounded(value: float | None, digits: int, factor: float = 1.0) -> float | None:
+    return None if value is None else round(value * factor, digits)
+
+
+def _ascii(text: str) -> bytes:
+    return text.encode("ascii", "replace").replace(b"\r", b" ").replace(b"\n", b" ")[:2000]
+
+
+def _brief(value: Any) -> str:
+    return msgspec.json.encode(value).decode() if not isinstance(value, str) else value

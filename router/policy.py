@@ -1,0 +1,355 @@
+"""policies/*.toml: scenarios, presets and how requests are told apart.
+
+In: TOML text. Out: one immutable `Policy`, checked as a whole, with everything
+worked out that does not depend on a request. Knows parameters' names and ranges,
+no backend and no request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
+import re2
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from router import tomlfile
+from router.params import PARAMS, Param
+from router.tomlfile import FileFault, Mistake
+
+SCHEMA = 1
+FEATURES = ("tools", "forced_tool", "json_schema", "code", "image", "tool_loop")
+LANGUAGES = ("zh", "ja", "ko", "en", "other")
+RULE_WORDS = ("fill", "force", "cap", "floor", "strip")
+_ID = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}$")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Range(_Table):
+    """Inclusive bounds; either may be left out."""
+
+    min: int | None = Field(default=None, ge=0, description="At least this many.")
+    max: int | None = Field(default=None, ge=0, description="At most this many.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError("min is greater than max")
+        return self
+
+    def holds(self, count: int) -> bool:
+        return (self.min is None or count >= self.min) and (self.max is None or count <= self.max)
+
+
+class Structure(_Table):
+    """Conditions on a request's shape; those given must all hold."""
+
+    turns: Range | None = Field(default=None, description="User turns, the present one included.")
+    chars: Range | None = Field(default=None, description="Characters the user wrote this turn.")
+    has: tuple[Literal["tools", "forced_tool", "json_schema", "code", "image", "tool_loop"], ...] = (
+        Field(default=(), description="What the request must hold, all of it.")
+    )
+    lang: tuple[Literal["zh", "ja", "ko", "en", "other"], ...] = Field(
+        default=(), description="Main script of the user's text, any of these."
+    )
+
+    @field_validator("lang", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @property
+    def says_something(self) -> bool:
+        return bool(self.turns or self.chars or self.has or self.lang)
+
+
+class Match(Structure):
+    """How requests of this scenario look. Any part may be left out."""
+
+    keywords: tuple[str, ...] = Field(
+        default=(),
+        description="Substring for CJK, whole word for Latin; a trailing * allows any ending.",
+    )
+    patterns: tuple[str, ...] = Field(
+        default=(), description="RE2 regular expressions (linear time), case folded."
+    )
+    examples: tuple[str, ...] = Field(
+        default=(), description="Sentences of this kind, for a learned classifier."
+    )
+    require: Structure = Field(
+        default=Structure(), description="A gate: without it the scenario is out of question."
+    )
+    structure_weight: float | None = Field(
+        default=None, ge=0, description="What the shape is worth here; see [classify] structure."
+    )
+
+    @field_validator("keywords", "patterns")
+    @classmethod
+    def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not entry.strip("* \t") for entry in value):
+            raise ValueError("holds an empty entry, which would match everything")
+        return value
+
+    @field_validator("patterns")
+    @classmethod
+    def _linear_time(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        options = re2.Options()
+        options.log_errors = False
+        for pattern in value:
+            try:
+                re2.compile(pattern, options)
+            except re2.error as error:
+                text = error.args[0] if error.args else ""
+                reason = text.decode() if isinstance(text, bytes) else str(text)
+                raise ValueError(f"{pattern!r} is no RE2 expression: {reason}") from None
+        return value
+
+
+class Words(_Table):
+    """Words that call for thinking where a preset says `thinking = "auto"`."""
+
+    keywords: tuple[str, ...] = Field(default=(), description="As in a scenario's match.")
+    patterns: tuple[str, ...] = Field(default=(), description="As in a scenario's match.")
+
+    _not_empty = field_validator("keywords", "patterns")(Match._not_empty.__func__)  # type: ignore[attr-defined]
+    _linear_time = field_validator("patterns")(Match._linear_time.__func__)  # type: ignore[attr-defined]
+
+
+class Guard(_Table):
+    """What a preset must never break; each can be switched off."""
+
+    tools: bool = Field(
+        default=True,
+        description="With tools: no cap, stop or repetition penalty; forced: no thinking either.",
+    )
+    structured_output: bool = Field(
+        default=True,
+        description="With JSON asked for: no cap, stop or penalty, and thinking off.",
+    )
+    choices: bool = Field(default=True, description="With n > 1: no greedy temperature.")
+    logprobs: bool = Field(default=True, description="With logprobs: reasoning is left in place.")
+
+
+class Scenario(_Table):
+    """One kind of job."""
+
+    title: str = Field(default="", description="For people; the id is what headers carry.")
+    description: str = Field(default="", description="For people.")
+    priority: int = Field(default=0, description="Breaks ties only; higher wins.")
+    pool: str = Field(default="default", description="Backends that serve it.")
+    match: Match = Match()
+    preset: Mapping[str, Any] = Field(default_factory=dict, description="Rules that always hold.")
+    direct: Mapping[str, Any] = Field(
+        default_factory=dict, description="Rules for requests without thinking."
+    )
+    thinking: Mapping[str, Any] = Field(
+        default_factory=dict, description="Rules for requests with thinking."
+    )
+    guard: Guard = Guard()
+
+
+class Defaults(_Table):
+    """Rules under every preset; a bare value fills."""
+
+    direct: Mapping[str, Any] = Field(default_factory=dict, description="Thinking off.")
+    thinking: Mapping[str, Any] = Field(default_factory=dict, description="Thinking on.")
+
+
+class Classify(_Table):
+    """What evidence is worth and how much text is read."""
+
+    keyword: float = Field(default=1.0, gt=0, description="A keyword that was found.")
+    pattern: float = Field(default=2.0, gt=0, description="A pattern that was found.")
+    structure: float = Field(default=1.0, ge=0, description="A shape that fits.")
+    head_chars: int = Field(default=2000, ge=100, description="Read from the start of a turn.")
+    tail_chars: int = Field(default=1000, ge=0, description="Read from the end of a long turn.")
+
+
+class PolicyFile(_Table):
+    """A policy as written."""
+
+    schema_: Literal[1] = Field(alias="schema", description="Version of this format.")
+    default_scenario: str = Field(description="Taken when nothing speaks for another.")
+    classify: Classify = Classify()
+    thinking: Words = Words()
+    defaults: Defaults = Defaults()
+    scenarios: Annotated[Mapping[str, Scenario], Field(min_length=1)]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator wants of one parameter; None is "says nothing"."""
+
+    force: Any = None
+    fill: Any = None
+    cap: float | None = None
+    floor: float | None = None
+    strip: bool = False
+
+
+class PresetRule(msgspec.Struct, frozen=True):
+    """The rules for one parameter in one scenario and mode, strongest first."""
+
+    name: str
+    rule: Rule | None  # the scenario's own
+    default: Rule | None  # from [defaults.*]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy in force. `presets` is by (scenario, thinking)."""
+
+    name: str
+    hash: str  # 12 hex digits over the text
+    text: str
+    file: PolicyFile
+    presets: Mapping[tuple[str, bool | None], tuple[PresetRule, ...]]
+
+    @property
+    def scenarios(self) -> Mapping[str, Scenario]:
+        return self.file.scenarios
+
+    @property
+    def default_scenario(self) -> str:
+        return self.file.default_scenario
+
+    def thinking_rule(self, scenario: str) -> Rule | None:
+        for preset in self.presets[scenario, None]:
+            if preset.name == "thinking":
+                return preset.rule or preset.default
+        return None
+
+
+def load(path: Path) -> Policy:
+    """The policy in a file; raises FileFault with all that is wrong."""
+    return parse(tomlfile.read(path), str(path))
+
+
+def parse(text: str, name: str = "policy") -> Policy:
+    """The policy in a text; raises FileFault with all that is wrong."""
+    written = tomlfile.model(PolicyFile, tomlfile.table(text, name), text, name)
+    mistakes = [
+        tomlfile.mistake(text, key, message, known) for key, message, known in _faults(written)
+    ]
+    if mistakes:
+        raise FileFault(name, mistakes)
+    return Policy(
+        name=name,
+        hash=hashlib.sha256(text.encode()).hexdigest()[:12],
+        text=text,
+        file=written,
+        presets=_presets(written),
+    )
+
+
+def _presets(written: PolicyFile) -> dict[tuple[str, bool | None], tuple[PresetRule, ...]]:
+    presets = {}
+    for scenario_id, scenario in written.scenarios.items():
+        for thinking in (None, False, True):
+            mode = {None: {}, False: scenario.direct, True: scenario.thinking}[thinking]
+            below = {None: {}, False: written.defaults.direct, True: written.defaults.thinking}
+            own = {**rules(scenario.preset), **rules(mode)}
+            default = rules(below[thinking], bare="fill")
+            names = dict.fromkeys([*own, *default])
+            presets[scenario_id, thinking] = tuple(
+                PresetRule(name, own.get(name), default.get(name)) for name in names
+            )
+    return presets
+
+
+def rules(table: Mapping[str, Any], bare: str = "force") -> dict[str, Rule]:
+    """A preset table as rules by parameter; `extra.x` is the parameter "extra.x"."""
+    found = {}
+    for name, value in _flat(table):
+        if _is_rule(value):
+            found[name] = Rule(**value)
+        else:
+            found[name] = Rule(**{bare: value})
+    return found
+
+
+def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if name == "extra" and isinstance(value, Mapping):
+            yield from ((f"extra.{key}", inner) for key, inner in value.items())
+        else:
+            yield name, value
+
+
+def _is_rule(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and set(value) <= set(RULE_WORDS)
+
+
+_Fault = tuple[tuple[str, ...], str, tuple[str, ...]]  # key, message, names known there
+
+
+def _faults(written: PolicyFile) -> Iterator[_Fault]:
+    """What a schema cannot say: names, ranges and contradictions."""
+    known = tuple(written.scenarios)
+    if written.default_scenario not in written.scenarios:
+        hint = tomlfile.suggestion(written.default_scenario, known)
+        yield ("default_scenario",), f"no such scenario{hint}", ()
+    tables: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [
+        (("defaults", "direct"), written.defaults.direct),
+        (("defaults", "thinking"), written.defaults.thinking),
+    ]
+    for scenario_id, scenario in written.scenarios.items():
+        at = ("scenarios", scenario_id)
+        if not _ID.match(scenario_id):
+            yield at, "an id is lower-case ASCII letters, digits, - and _: it goes in a header", ()
+        tables += [
+            ((*at, "preset"), scenario.preset),
+            ((*at, "direct"), scenario.direct),
+            ((*at, "thinking"), scenario.thinking),
+        ]
+    for at, table in tables:
+        for name, value in _flat(table):
+            key = (*at, *name.split(".", 1))
+            for message in _rule_faults(name, value, mode=at[-1]):
+                yield key, message, (*PARAMS, "extra")
+
+
+def _rule_faults(name: str, value: Any, mode: str) -> Iterator[str]:
+    param = PARAMS.get(name)
+    if param is None and not name.startswith("extra."):
+        yield "Extra inputs"
+        return
+    if name == "thinking" and mode in ("direct", "thinking"):
+        yield "belongs in the preset: this table is chosen by it"
+        return
+    if isinstance(value, Mapping) and not _is_rule(value) and param is not None:
+        unknown = next((word for word in value if word not in RULE_WORDS), None)
+        yield f"unknown rule{tomlfile.suggestion(str(unknown), RULE_WORDS)}"
+        return
+    rule = value if _is_rule(value) else {"force": value}
+    if len(rule) > 1 and ("force" in rule or rule.get("strip")):
+        yield "force and strip stand alone: there is nothing left to fill, cap or floor"
+    if "strip" in rule and not isinstance(rule["strip"], bool):
+        yield "strip must be true or false"
+    if param is None:
+        return
+    for word in ("force", "fill", "cap", "floor"):
+        if word in rule and (fault := _value_fault(param, word, rule[word])):
+            yield f"{word} {rule[word]!r} {fault}"
+    cap, floor, fill = (rule.get(word) for word in ("cap", "floor", "fill"))
+    if _numbers(cap, floor) and floor > cap:  # type: ignore[operator]
+        yield f"floor {floor} is above cap {cap}"
+    if (_numbers(cap, fill) and fill > cap) or (_numbers(floor, fill) and fill < floor):  # type: ignore[operator]
+        yield f"fill {fill} is outside its own bounds"
+
+
+def _numbers(*values: Any) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
+
+
+def _value_fault(param: Param, word: str, value: Any) -> str | None:
+    if word in ("cap", "floor") and param.kind not in ("int", "float"):
+        return "bounds something that is no number"
+    if value == "auto" and param.name in ("thinking", "session_id"):
+        return None
+    return param.fault(value)

@@ -1,0 +1,104 @@
+"""What the journey of a request needs from the world, in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from router.config import Backend
+from router.record import Record
+from router.wire import AnswerHead, Header, Piece
+
+
+class AnswerListener(Protocol):
+    """Who an answer is for; called in this order, the last one exactly once."""
+
+    def on_sent(self) -> None:
+        """The request is on its way."""
+
+    def on_head(self, head: AnswerHead) -> None: ...
+
+    def on_piece(self, data: bytes, piece: Piece) -> None:
+        """A part of the body; nothing follows the last one."""
+
+    def on_end(self) -> None:
+        """A body without a length ended with its connection."""
+
+    def on_failure(self, fault: Exception, *, may_retry: bool) -> None:
+        """No answer, or a broken one. `may_retry`: surely nothing of it was processed."""
+
+
+class Attempt(Protocol):
+    """One try against one backend."""
+
+    def cancel(self) -> None:
+        """Give up: the connection is closed, which is what ends the generation."""
+
+    def pause(self) -> None:
+        """Stop reading: the client is slower than the backend."""
+
+    def resume(self) -> None: ...
+
+
+class Upstream(Protocol):
+    """A way to one backend."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def inflight(self) -> int: ...
+
+    def send(
+        self,
+        head: bytes,
+        body: bytes,
+        method: bytes,
+        listener: AnswerListener,
+        *,
+        fresh: bool = False,
+    ) -> Attempt:
+        """Send a whole request. `fresh`: not on a kept-alive connection."""
+
+
+class Reply(Protocol):
+    """The client's side of one request."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def finish(self, *, keep: bool) -> None:
+        """The answer is whole; `keep`: the connection can carry another."""
+
+    def abort(self) -> None:
+        """Cut the connection: what was sent must not look whole."""
+
+
+class Journal(Protocol):
+    """Where records go. Never blocks and never raises."""
+
+    def write(self, record: Record) -> None: ...
+
+
+class Clock(Protocol):
+    """Seconds: `now` since the epoch, `ticks` monotonic."""
+
+    def now(self) -> float: ...
+
+    def ticks(self) -> float: ...
+
+
+class AffinityStore(Protocol):
+    """Session → backend. Nothing implements it yet; the pipeline asks it where given."""
+
+    def home(self, pool: str, session: str) -> str | None: ...
+
+    def moved(self, pool: str, session: str, backend: str) -> None: ...
+
+
+class Balancer(Protocol):
+    """Which backends to try, in order."""
+
+    def order(self, pool: str, session: str | None) -> Sequence[Upstream]: ...
+
+
+Headers = Sequence[Header]

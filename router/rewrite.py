@@ -1,0 +1,47 @@
+"""From a decision to the changes it makes, still in our own names.
+
+In: a ChatRequest and its Decision. Out: Changes, which a dialect then puts into
+the words of one kind of backend. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from router.chat import ChatRequest, Decision, Endpoint
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One parameter as it must arrive: the client's spellings, and the value to say."""
+
+    name: str
+    value: Any  # None with `was_decided` False: leave the client's null alone
+    spellings: tuple[str, ...]
+    was_decided: bool  # the value is ours and not the client's
+
+
+class Changes(msgspec.Struct, frozen=True):
+    params: tuple[Change, ...]
+    ask_usage: bool
+
+
+def changes(request: ChatRequest, decision: Decision) -> Changes:
+    """What must be said differently from how the client said it.
+
+    Usage is asked for on streams of the client's that did not ask, and the frame is
+    taken out again on the way back: a record without tokens is half a record. Only
+    where `stream` is really true: strict servers refuse the option otherwise.
+    """
+    params = tuple(
+        Change(
+            param.name,
+            param.value,
+            request.params[param.name].spellings if param.name in request.params else (),
+            param.origin != "client" or (param.value is not None and not param.was_sent),
+        )
+        for param in decision.params
+    )
+    streams_tokens = request.endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS)
+    return Changes(params, request.stream and not request.wants_usage and streams_tokens)

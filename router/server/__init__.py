@@ -1,0 +1,1 @@
+"""The HTTP edge: bytes of clients in and out. Only here do errors become HTTP."""

@@ -1,0 +1,130 @@
+"""Processes that share one port and one log folder, without locks.
+
+One worker runs in this process. With more, this process binds the port, forks the
+workers, restarts one that dies, passes signals on, and serves nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from router import app as apps
+from router.config import Config
+from router.tomlfile import FileFault
+
+log = structlog.get_logger(__name__)
+
+#: a worker that died is started again, but not faster than this
+_RESTART_PAUSE_S = 1.0
+
+
+class Workers:
+    """Runs a configuration until it is told to stop; `run` gives the exit code."""
+
+    def __init__(
+        self,
+        config: Config,
+        config_path: Path,
+        *,
+        announce: Callable[[str, Config], None],
+        labels: Mapping[str, str] | None = None,
+        beside: Callable[[apps.App, asyncio.Event], Any] | None = None,
+    ) -> None:
+        self._config = config
+        self._config_path = config_path
+        self._announce = announce
+        self._labels = labels
+        self._beside = beside
+
+    def run(self) -> int:
+        apps.set_up_log()
+        server = self._config.server
+        count = (os.cpu_count() or 1) if server.workers == "auto" else server.workers
+        try:
+            policy = apps.policies.load(
+                apps.configs.beside(self._config_path, self._config.policy.file)
+            )
+            if faults := apps.missing_pools(policy, self._config):
+                print("\n".join(faults), file=sys.stderr)
+                return 1
+            sockets = apps.listen(server.host, server.port, shared=count > 1)
+        except (FileFault, OSError) as error:
+            print(f"scenario-router cannot start: {error}", file=sys.stderr)
+            return 1
+        address = apps.address_of(sockets[0])
+        if count == 1:
+            self._serve(sockets, lambda: self._announce(address, self._config))
+            return 0
+        port = sockets[0].getsockname()[1]
+        return self._supervise(count, port, address)
+
+    def _serve(self, sockets: list[Any], on_ready: Callable[[], None]) -> None:
+        try:
+            import uvloop
+
+            factory: Any = uvloop.new_event_loop
+        except ImportError:
+            factory = None
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(
+                apps.serve(
+                    self._config,
+                    self._config_path,
+                    sockets,
+                    on_ready=lambda app: on_ready(),
+                    labels=self._labels,
+                    beside=self._beside,
+                )
+            )
+
+    def _supervise(self, count: int, port: int, address: str) -> int:
+        ready_read, ready_write = os.pipe()
+        running = {self._fork(port, ready_write) for _ in range(count)}
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: self._pass_on(number, running))
+        self._is_stopping = False
+        for _ in range(count):
+            if os.read(ready_read, 1) == b"":
+                break
+        self._announce(address, self._config)
+        while running:
+            try:
+                pid, status = os.wait()
+            except InterruptedError:
+                continue
+            except ChildProcessError:
+                break
+            running.discard(pid)
+            if not self._is_stopping:
+                log.error("worker died", pid=pid, status=os.waitstatus_to_exitcode(status))
+                time.sleep(_RESTART_PAUSE_S)
+                running.add(self._fork(port, ready_write))
+        return 0
+
+    def _fork(self, port: int, ready: int) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            sockets = apps.listen(self._config.server.host, port, shared=True)
+            self._serve(sockets, lambda: os.write(ready, b"."))
+            os._exit(0)
+        except BaseException:
+            log.exception("worker failed")
+            os._exit(1)
+
+    def _pass_on(self, number: int, running: set[int]) -> None:
+        self._is_stopping |= number != signal.SIGHUP
+        for pid in running:
+            os.kill(pid, number)
