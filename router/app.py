@@ -82,6 +82,7 @@ def live_of(config: Config, policy: Policy, pools: Mapping[str, list[Slot]]) -> 
         real_model_bypass=config.policy.real_model_bypass,
         allow_policy_off=config.server.allow_policy_off,
         has_keys=config.auth.keys_env is not None,
+        plans={},
     )
 
 

@@ -52,6 +52,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     turns: int  # user turns so far, this one included
     has: frozenset[str]  # tools forced_tool json_schema json_object image code tool_loop n logprobs
     params: Mapping[str, Sent]  # by our names
+    signature: tuple[tuple[str, bytes], ...]  # all members that `params` was read from
     soft_switch: bool | None  # /think or /no_think in the last turn
     session: Session | None
     notes: tuple[str, ...]  # warnings that reading it gave
@@ -97,7 +98,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     thinking: bool | None  # None: nobody said, the backend's default holds
     params: tuple[ParamDecision, ...]
-    because: tuple[str, ...]
+    because: tuple[str, ...]  # what guards did; the classification has its own reasons
     warnings: tuple[str, ...]
 
 

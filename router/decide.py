@@ -61,7 +61,7 @@ def preset(request: ChatRequest, found: Classification, policy: Policy) -> Decis
         pool=scenario.pool,
         thinking=thinking,
         params=tuple(decided.values()),
-        because=(*found.signals, *notes),
+        because=tuple(notes),
         warnings=tuple(warnings),
     )
 

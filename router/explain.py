@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from router import dialects
 from router.pipeline import Live, Slot, Verdict
 
 
@@ -22,7 +21,7 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
         "title": live.policy.scenarios[found.scenario].title,
         "source": found.source,
         "confidence": round(found.confidence, 3),
-        "because": list(decision.because),
+        "because": [*found.signals, *decision.because],
         "lang": found.lang,
         "turns": request.turns,
         "prompt_chars": found.chars,
@@ -37,7 +36,7 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
     warnings = list(decision.warnings)
     if slots:
         slot = slots[0]
-        wire = dialects.encode(request, verdict.changes, slot.dialect, slot.model or "")
+        wire = verdict.said_to(slot.dialect, slot.model or "").wire(request)
         said = dict(wire.params)
         warnings += wire.warnings
         explained["backend"] = slot.name

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -53,9 +55,17 @@ _STRUCTURED = frozenset(
     {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}
     | {"json_schema", "grammar", "format"}
 )
+#: members that parameters are read from, or that a dialect merges into
+_SIGNING = params.TOP_LEVEL | {"stream_options", "generation_config", "reasoning_format"}
+_NO_PARAMS: Mapping[str, Sent] = MappingProxyType({})
+#: members that say what the answer must look like or be able to do
+_SHAPING = _STRUCTURED | {
+    "tools", "functions", "tool_choice", "response_format", "text", "n", "logprobs", "top_logprobs",
+}  # fmt: skip
 _SOFT_SWITCH = re.compile(r"(?<!\S)/(no_)?think(?![\w/])")
 _SESSION_HEADERS = (b"x-session-id", b"x-conversation-id", b"x-litellm-session-id")
 _SESSION_KEYS = ("session_id", "conversation_id", "metadata", "prompt_cache_key", "user")
+_SESSION_KEY_SET = frozenset(_SESSION_KEYS)
 _NOTHING = (b"null", b"[]", b"{}", b"false", b'""', b'"none"')
 #: what apps send when they mean nobody in particular; it would join strangers
 _NOBODY = frozenset({"", "default", "none", "null", "undefined", "anonymous", "user"})
@@ -83,6 +93,7 @@ def chat_request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatReques
     if "think" in text:
         for found in _SOFT_SWITCH.finditer(text):
             soft_switch = found[1] is None
+    signature = _signature(values)
     return ChatRequest(
         endpoint=endpoint,
         raw=raw,
@@ -94,7 +105,8 @@ def chat_request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatReques
         text=text,
         turns=turns,
         has=frozenset(has),
-        params=_client_params(values),
+        params=_client_params(signature) if signature else _NO_PARAMS,
+        signature=signature,
         soft_switch=soft_switch,
         session=_session(headers, values, opening),
         notes=notes,
@@ -239,39 +251,46 @@ def _shape(values: Values, text: str, has: set[str]) -> None:
     """What else a request asks for that a preset must not break or a policy may match."""
     if "```" in text:
         has.add("code")
-    if "tools" in values or "functions" in values:
-        raw = values.get("tools") or values.get("functions")
-        if bytes(raw or b"null") not in _NOTHING:
-            has.add("tools")
-    choice = values.get("tool_choice")
-    if choice is not None and (_opens_with(choice) == b"{" or bytes(choice) == b'"required"'):
-        has.add("forced_tool")
-    if "response_format" in values:
-        asked = _any(values["response_format"])
-        if isinstance(asked, dict) and asked.get("type") not in (None, "text"):
-            has.add("json_schema")
-    if not _STRUCTURED.isdisjoint(values) and any(
-        bytes(values[name]) not in _NOTHING for name in _STRUCTURED & values.keys()
-    ):
-        has.add("json_schema")
-    if "text" in values:  # the place of a response format on /v1/responses
-        asked = _any(values["text"])
-        shape = asked.get("format") if isinstance(asked, dict) else None
-        if isinstance(shape, dict) and shape.get("type") not in (None, "text"):
-            has.add("json_schema")
-    if "n" in values and bytes(values["n"]) not in (b"1", b"null", b"0"):
-        has.add("n")
-    for name in ("logprobs", "top_logprobs"):
-        if name in values and bytes(values[name]) not in (b"false", b"null", b"0"):
-            has.add("logprobs")
+    for name in _SHAPING & values.keys():
+        raw = bytes(values[name])
+        if raw not in _NOTHING and (kind := _asks_for(name, raw)):
+            has.add(kind)
 
 
-def _client_params(values: Values) -> dict[str, Sent]:
+def _asks_for(name: str, raw: bytes) -> str | None:
+    """What one member, which is not empty, asks for."""
+    match name:
+        case "tools" | "functions":
+            return "tools"
+        case "tool_choice":
+            return "forced_tool" if raw[:1] == b"{" or raw == b'"required"' else None
+        case "response_format":
+            return "json_schema" if _is_schema(_any(raw)) else None
+        case "text":  # the place of a response format on /v1/responses
+            asked = _any(raw)
+            shape = asked.get("format") if isinstance(asked, dict) else None
+            return "json_schema" if _is_schema(shape) else None
+        case "n":
+            return "n" if raw not in (b"1", b"0") else None
+        case "logprobs" | "top_logprobs":
+            return "logprobs" if raw != b"0" else None
+    return "json_schema"
+
+
+def _is_schema(asked: Any) -> bool:
+    return isinstance(asked, dict) and asked.get("type") not in (None, "text")
+
+
+def _signature(values: Values) -> tuple[tuple[str, bytes], ...]:
+    return tuple([(name, bytes(values[name])) for name in values if name in _SIGNING])
+
+
+@lru_cache(maxsize=4096)
+def _client_params(signature: tuple[tuple[str, bytes], ...]) -> Mapping[str, Sent]:
+    """The parameters among these members. Apps send the same few all day long."""
     found: dict[str, list[tuple[str, Any]]] = {}
-    for name in values:
-        if name not in params.TOP_LEVEL:
-            continue
-        value = _any(values[name])
+    for name, raw in signature:
+        value = _any(raw)
         spelled = [(name, value)]
         if isinstance(value, dict):
             spelled += [(f"{name}.{key}", inner) for key, inner in value.items()]
@@ -280,20 +299,22 @@ def _client_params(values: Values) -> dict[str, Sent]:
             if param is not None:
                 reading = params.reading(param, spelling, given)
                 found.setdefault(param.name, []).append((spelling, reading))
-    return {
-        name: Sent(
-            params.strongest(params.PARAMS[name], readings),
-            tuple(spelling for spelling, _ in readings),
-        )
-        for name, readings in found.items()
-    }
+    return MappingProxyType(
+        {
+            name: Sent(
+                params.strongest(params.PARAMS[name], readings),
+                tuple(spelling for spelling, _ in readings),
+            )
+            for name, readings in found.items()
+        }
+    )
 
 
 def _session(headers: Headers, values: Values, opening: _Opening) -> Session | None:
     for name in _SESSION_HEADERS:
         if (value := headers.get(name)) and (found := _identity("header", value)):
             return found
-    for key in _SESSION_KEYS:
+    for key in _SESSION_KEYS if not _SESSION_KEY_SET.isdisjoint(values) else ():
         if (raw := values.get(key)) is not None:
             given = _any(raw)
             if key == "metadata":

@@ -11,6 +11,7 @@ and tests call as well.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -19,7 +20,7 @@ import msgspec
 import structlog
 
 from router import balance, decide, dialects, parse, relay, rewrite, splice, wire
-from router.chat import ChatRequest, Classification, Decision, Endpoint, Wire
+from router.chat import ChatRequest, Classification, Decision, Endpoint
 from router.classify import Classifier
 from router.errors import (
     BackendError,
@@ -54,7 +55,10 @@ _NEVER_FORWARDED_PREFIXES = (b"x-stainless-", b"x-router-")
 _NEVER_RETURNED = wire.HOP_BY_HOP | {b"content-length", b"x-request-id"}
 _REASONS: Mapping[int, bytes] = {200: b"OK", 400: b"Bad Request", 404: b"Not Found"}
 _ERROR_BODY_LIMIT = 1 << 20
+_MODEL_FIRST = re.compile(rb'\{\s*"model"\s*:\s*"([A-Za-z0-9:_./-]*)"\s*[,}]')
 _RETRY_AFTER_S = 1
+#: remembered decisions at most; forgotten all at once, since they are quickly made again
+_PLANS = 4096
 
 
 class Slot(msgspec.Struct):
@@ -84,6 +88,7 @@ class Live(msgspec.Struct, frozen=True):
     real_model_bypass: bool
     allow_policy_off: bool
     has_keys: bool  # clients authenticate here, so their key is not for backends
+    plans: "dict[tuple[Any, ...], Plan]"  # remembered decisions of this policy
 
     @property
     def slots(self) -> list[Slot]:
@@ -94,25 +99,72 @@ class Live(msgspec.Struct, frozen=True):
         return list(names)
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """A decision and how it is said; the same for many requests, so made once."""
+
+    decision: Decision
+    changes: rewrite.Changes
+    said: dict[tuple[Any, ...], dialects.Said]
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """The pure part of a request's journey."""
 
     request: ChatRequest
     found: Classification
-    decision: Decision
-    changes: rewrite.Changes
+    plan: Plan
+
+    @property
+    def decision(self) -> Decision:
+        return self.plan.decision
+
+    def said_to(self, dialect: dialects.Dialect, model: str) -> dialects.Said:
+        """How it is said to this kind of server."""
+        request = self.request
+        key = (dialect.name, model, request.model, tuple(request.spans))
+        said = self.plan.said.get(key)
+        if said is None:
+            if len(self.plan.said) >= _PLANS:
+                self.plan.said.clear()
+            said = dialects.say(request, self.plan.changes, dialect, model)
+            self.plan.said[key] = said
+        return said
 
 
-def decide_for(
-    endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Live
-) -> Verdict:
-    """Bytes in, decision out. No I/O and no clock: serving and explain both come here."""
+def decide_for(endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Live) -> Verdict:
+    """Bytes in, decision out. No I/O and no clock: serving and explain both come here.
+
+    Deciding is pure, so a decision is remembered by all that it depends on: apps send
+    the same few parameters all day, and only the text and the session differ.
+    """
     request = parse.chat_request(endpoint, raw, headers)
-    check_model(request.model, live)
+    if request.model != "auto":
+        check_model(request.model, live)
     hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
     found = live.classifier.scenario(request, hint)
-    decision = decide.preset(request, found, live.policy)
-    return Verdict(request, found, decision, rewrite.changes(request, decision))
+    if found.scenario in live.policy.personal:
+        return Verdict(request, found, _plan(request, found, live.policy))
+    key = (
+        endpoint,
+        found.scenario,
+        found.wants_thought,
+        request.has,
+        request.soft_switch,
+        request.signature,
+        request.notes,
+        request.stream,
+    )
+    plan = live.plans.get(key)
+    if plan is None:
+        if len(live.plans) >= _PLANS:
+            live.plans.clear()
+        plan = live.plans[key] = _plan(request, found, live.policy)
+    return Verdict(request, found, plan)
+
+
+def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
+    decision = decide.preset(request, found, policy)
+    return Plan(decision, rewrite.changes(request, decision), {})
 
 
 def check_model(model: str, live: Live) -> None:
@@ -186,6 +238,30 @@ class Pipeline:
 class Exchange:
     """One request on its way. The one mutable thing of a journey; never leaves it."""
 
+    # What most requests never set stands here once and not in every instance.
+    verdict: Verdict | None = None
+    warnings: tuple[str, ...] = ()
+    is_over = False
+    _candidates: Sequence[Slot] = ()
+    _slot: Slot | None = None
+    _said: dialects.Said | None = None
+    _body: bytes | None = None
+    _body_for: tuple[dialects.Dialect, str | None] | None = None
+    _attempt: Attempt | None = None
+    _attempts = 0
+    _classify_us: float | None = None
+    _sent_at: float | None = None
+    _first_token_at: float | None = None
+    _status: int | None = None  # as sent to the client
+    _passage: relay.Stream | relay.Whole | None = None
+    _frames = False
+    _is_mid_stream = False
+    _held_head = b""
+    _refused: list[bytes] | None = None  # an error body being gathered
+    _answer: AnswerHead | None = None
+    _outcome = "ok"
+    _error_code: str | None = None
+
     def __init__(self, pipeline: Pipeline, order: Order, reply: Reply) -> None:
         self.pipeline = pipeline
         self.live = pipeline.live
@@ -193,28 +269,7 @@ class Exchange:
         self.reply = reply
         self.started = pipeline.clock.ticks()
         self.request_id = _given_id(order.http.fields) or pipeline.new_id()
-        self.verdict: Verdict | None = None
         self.tally = relay.Tally()
-        self.warnings: tuple[str, ...] = ()
-        self._said: Mapping[str, Any] = {}
-        self._candidates: list[Slot] = []
-        self._slot: Slot | None = None
-        self._wire: Wire | None = None
-        self._wire_for: tuple[str, str | None] | None = None
-        self._attempt: Attempt | None = None
-        self._attempts = 0
-        self._classify_us: float | None = None
-        self._sent_at: float | None = None
-        self._first_token_at: float | None = None
-        self._status: int | None = None  # as sent to the client
-        self._passage: relay.Stream | relay.Whole | None = None
-        self._frames = False
-        self._is_mid_stream = False
-        self._refused: list[bytes] | None = None  # an error body being gathered
-        self._answer: AnswerHead | None = None
-        self._outcome = "ok"
-        self._error_code: str | None = None
-        self.is_over = False
 
     # ------------------------------------------------------------------ deciding
 
@@ -291,8 +346,11 @@ class Exchange:
     # ------------------------------------------------------------------ sending
 
     def _try_next(self, *, again: Slot | None = None) -> None:
-        slot = again or self._candidates.pop(0)
-        body = self._body_for(slot)
+        if again is None:
+            slot, *self._candidates = self._candidates
+        else:
+            slot = again
+        body = self._bytes_for(slot)
         self._slot = slot
         self._attempts += 1
         self._attempt = slot.upstream.send(
@@ -303,58 +361,66 @@ class Exchange:
             fresh=again is not None,
         )
 
-    def _body_for(self, slot: Slot) -> bytes:
+    def _bytes_for(self, slot: Slot) -> bytes:
         """The request as this backend wants it, encoded once per dialect and model."""
-        verdict = self.verdict
-        if verdict is None:
-            return self._plain_body(slot)
-        wanted = (slot.dialect.name, slot.model)
-        if self._wire is None or self._wire_for != wanted:
-            self._wire = dialects.encode(
-                verdict.request, verdict.changes, slot.dialect, slot.model or ""
-            )
-            self._wire_for = wanted
-            self.warnings = (*verdict.decision.warnings, *self._wire.warnings)
-        return self._wire.body
+        wanted = (slot.dialect, slot.model)
+        if self._body is None or self._body_for != wanted:
+            verdict = self.verdict
+            if verdict is None:
+                self._body = self._plain_body(slot)
+            else:
+                request = verdict.request
+                self._said = said = verdict.said_to(slot.dialect, slot.model or "")
+                self._body = said.patch.apply(request.raw, request.spans)
+                self.warnings = verdict.plan.decision.warnings + said.warnings
+            self._body_for = wanted
+        return self._body
 
     def _plain_body(self, slot: Slot) -> bytes:
         """The client's own bytes; only a model name that means us is put right."""
         body = self.order.http.body
-        if slot.model and body[:1] == b"{":
-            try:
-                values, spans = splice.members(body)
-            except ClientError:
-                return body  # not ours to judge here
-            if "model" in values and is_virtual(_model_of(body), self.live):
-                return splice.apply(body, spans, {"model": msgspec.json.encode(slot.model)})
+        if not slot.model or body[:1] != b"{":
+            return body
+        first = _MODEL_FIRST.match(body)
+        if first is not None:
+            if is_virtual(first[1].decode(), self.live):
+                name = msgspec.json.encode(slot.model)
+                return body[: first.start(1) - 1] + name + body[first.end(1) + 1 :]
+            return body
+        try:
+            values, spans = splice.members(body)
+        except ClientError:
+            return body  # not ours to judge here
+        if "model" in values and is_virtual(_model_of(body), self.live):
+            return splice.apply(body, spans, {"model": msgspec.json.encode(slot.model)})
         return body
 
     def _head_for(self, slot: Slot, length: int) -> bytes:
         http = self.order.http
+        fields = http.fields
         lines = [
             b"%b %b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b"
             % (http.method, self.order.path, slot.host, self.request_id.encode())
         ]
         skipped = _NEVER_FORWARDED
-        connection = http.fields.get(b"connection")
+        connection = fields.get(b"connection")
         if connection is not None and connection.lower() not in (b"keep-alive", b"close"):
             skipped = skipped | {name.strip().lower() for name in connection.split(b",")}
-        for name, value in http.headers:
-            if name not in skipped and not name.startswith(_NEVER_FORWARDED_PREFIXES):
-                lines.append(b"%b: %b" % (name, value))
-        coding = http.fields.get(b"accept-encoding")
+        lines += [
+            name + b": " + value
+            for name, value in http.headers
+            if name not in skipped and not name.startswith(_NEVER_FORWARDED_PREFIXES)
+        ]
+        coding = fields.get(b"accept-encoding")
         if self.is_stream:
             coding = b"identity"  # frames are passed on one by one, and read for the record
         if coding is not None:
             lines.append(b"accept-encoding: " + coding)
         if slot.authorization is not None:
             lines.append(b"authorization: " + slot.authorization)
-        elif not self.live.has_keys and b"authorization" in http.fields:
-            lines.append(b"authorization: " + http.fields[b"authorization"])
-        if length or http.method not in (b"GET", b"HEAD"):
-            lines.append(b"content-length: %d\r\n\r\n" % length)
-        else:
-            lines.append(b"\r\n")
+        elif not self.live.has_keys and b"authorization" in fields:
+            lines.append(b"authorization: " + fields[b"authorization"])
+        lines.append(b"content-length: %d\r\n\r\n" % length)
         return b"\r\n".join(lines)
 
     @property
@@ -367,7 +433,7 @@ class Exchange:
         if self._sent_at is None:
             self._sent_at = self.pipeline.clock.ticks()
 
-    def on_head(self, head: AnswerHead) -> None:
+    def on_head(self, head: AnswerHead, *, has_more: bool) -> None:
         self._answer = head
         if head.status >= 400:
             self._refused = []
@@ -377,7 +443,7 @@ class Exchange:
         is_sse = kind.startswith(b"text/event-stream")
         length = head.fields.get(b"content-length")
         if is_sse and coding in (b"", b"identity"):
-            asked = self.verdict is not None and self.verdict.changes.ask_usage
+            asked = self.verdict is not None and self.verdict.plan.changes.ask_usage
             ends = self._slot is None or self._slot.dialect.ends_with_done
             self._passage = relay.Stream(self.tally, cuts_usage=asked, adds_done=not ends)
             length = None
@@ -398,8 +464,12 @@ class Exchange:
             lines.append(b"content-length: " + length)
         elif self._frames:
             lines.append(b"transfer-encoding: chunked")
-        self._send_head(head.status, lines)
+        start = self._head_bytes(head.status, lines)
         self._is_mid_stream = True
+        if has_more:
+            self._held_head = start  # one send for both; the piece comes in this very call
+        else:
+            self.reply.write(start)
 
     def on_piece(self, data: bytes, piece: Piece) -> None:
         if self._refused is not None:
@@ -408,6 +478,8 @@ class Exchange:
         passage = self._passage
         assert passage is not None
         out = passage.pass_on(data, piece, self._frames)
+        if self._held_head:
+            out, self._held_head = self._held_head + out, b""
         if out:
             self.reply.write(out)
         if self._first_token_at is None and (self.tally.has_token or not self.is_stream):
@@ -535,7 +607,9 @@ class Exchange:
         lines = self._head_lines(status)
         lines += extra
         lines.append(b"content-type: application/json\r\ncontent-length: %d" % len(body))
-        self._send_head(status, lines, body if self.order.http.method != b"HEAD" else b"")
+        if self.order.http.method == b"HEAD":
+            body = b""
+        self.reply.write(self._head_bytes(status, lines) + body)
 
     def _head_lines(self, status: int) -> list[bytes]:
         """Status line and the headers that every reply carries."""
@@ -564,8 +638,8 @@ class Exchange:
         thinking = {True: b"on", False: b"off", None: b"backend"}[verdict.decision.thinking]
         session = verdict.request.session
         actions = "; ".join(
-            f"{p.name}={_brief(self._sent_value(p.name, p.value))} {p.origin}"
-            for p in verdict.decision.params
+            f"{name}={_brief(sent)} {origin}"
+            for name, (_, sent, origin) in _params(verdict.decision, self._said).items()
         )
         return [
             b"x-router-source: " + verdict.found.source.encode(),
@@ -574,95 +648,98 @@ class Exchange:
             b"x-router-session: " + (session.hash.encode() if session else b"none"),
             b"x-router-affinity: none",
             b"x-router-params: " + _ascii(actions),
-            b"x-router-because: " + _ascii("; ".join(verdict.decision.because)),
+            b"x-router-because: " + _ascii("; ".join(verdict.found.signals + verdict.decision.because)),
         ]
 
-    def _send_head(self, status: int, lines: list[bytes], body: bytes = b"") -> None:
+    def _head_bytes(self, status: int, lines: list[bytes]) -> bytes:
         self._status = status
         if not self.order.http.keep_alive:
             lines.append(b"connection: close")
         lines.append(b"\r\n")
-        self.reply.write(b"\r\n".join(lines) + body)
+        return b"\r\n".join(lines)
 
     # ------------------------------------------------------------------ the record
 
     def _overhead_ms(self) -> float | None:
         return None if self._sent_at is None else (self._sent_at - self.started) * 1e3
 
-    def _sent_value(self, name: str, value: Any) -> Any:
-        if self._wire is None:
-            return value
-        return self._wire.params.get(name)
-
     def _record(self) -> None:
         if self.is_over:
             return
         self.is_over = True
-        self.pipeline.active.discard(self)
-        now = self.pipeline.clock.ticks()
+        self._attempt = None
+        pipeline = self.pipeline
+        pipeline.active.discard(self)
+        total_s = pipeline.clock.ticks() - self.started
         order, slot, tally, verdict = self.order, self._slot, self.tally, self.verdict
-        total_s = now - self.started
-        first = self._first_token_at
+        request = found = decision = None
+        if verdict is not None:
+            request, found, decision = verdict.request, verdict.found, verdict.plan.decision
+        first, sent_at, is_read = self._first_token_at, self._sent_at, self._passage is not None
         ttft_s = first - self.started if first is not None else None
         tpot_s = None
-        if ttft_s is not None and self.is_stream and (tally.output_tokens or 0) > 1:
+        if ttft_s is not None and (tally.output_tokens or 0) > 1 and self.is_stream:
             tpot_s = (total_s - ttft_s) / (tally.output_tokens - 1)  # type: ignore[operator]
-        overhead = self._overhead_ms()
-        record = Record(
-            ts=timestamp(self.pipeline.clock.now() - total_s),
-            request_id=self.request_id,
-            trace_id=_trace_id(order.http.fields),
-            key=order.key,
-            endpoint=order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path),
-            backend=slot.name if slot else None,
-            backend_model=slot.model if slot else None,
-            dialect=slot.dialect.name if slot else None,
-            policy=self.live.policy.hash,
-            warnings=self.warnings,
-            retries=max(self._attempts - 1, 0),
-            classify_us=_rounded(self._classify_us, 1),
-            overhead_ms=_rounded(overhead, 3),
-            ttft_ms=_rounded(ttft_s, 3, 1e3),
-            tpot_ms=_rounded(tpot_s, 3, 1e3),
-            total_ms=round(total_s * 1e3, 3),
-            input_tokens=tally.input_tokens,
-            cached_tokens=tally.cached_tokens,
-            output_tokens=tally.output_tokens,
-            reasoning_tokens=tally.reasoning_tokens,
-            finish_reason=tally.finish_reason,
-            status=self._status,
-            outcome=self._outcome,
-            error_code=self._error_code,
-        )
-        if self._passage is not None:
-            record.answer_chars = tally.answer_chars
-            record.reasoning_chars = tally.reasoning_chars
-        if verdict is not None:
-            self._describe(record, verdict)
-        self.pipeline.journal.write(record)
-
-    def _describe(self, record: Record, verdict: Verdict) -> None:
-        request, found, decision = verdict.request, verdict.found, verdict.decision
-        record.session = request.session.hash if request.session else None
-        record.client_model = request.model
-        record.pool = decision.pool
-        record.scenario = found.scenario
-        record.source = found.source
-        record.confidence = round(found.confidence, 3)
-        record.signals = decision.because
-        record.lang = found.lang
-        record.turns = request.turns
-        record.prompt_chars = found.chars
-        record.stream = request.stream
-        record.thinking = decision.thinking
-        record.params = {
-            p.name: (
-                None if isinstance(p.client, msgspec.Raw) else p.client,
-                self._sent_value(p.name, p.value),
-                p.origin,
+        pipeline.journal.write(
+            Record(
+                ts=timestamp(pipeline.clock.now() - total_s),
+                request_id=self.request_id,
+                trace_id=_trace_id(order.http.fields),
+                session=request.session.hash if request and request.session else None,
+                key=order.key,
+                endpoint=(
+                    order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path)
+                ),
+                client_model=request.model if request else "",
+                backend=slot.name if slot else None,
+                backend_model=slot.model if slot else None,
+                dialect=slot.dialect.name if slot else None,
+                pool=decision.pool if decision else None,
+                scenario=found.scenario if found else None,
+                source=found.source if found else None,
+                confidence=round(found.confidence, 3) if found else None,
+                signals=found.signals + decision.because if found and decision else (),
+                lang=found.lang if found else None,
+                turns=request.turns if request else None,
+                prompt_chars=found.chars if found else None,
+                policy=self.live.policy.hash,
+                stream=request.stream if request else False,
+                thinking=decision.thinking if decision else None,
+                params=_params(decision, self._said) if decision else {},
+                warnings=self.warnings,
+                retries=self._attempts - 1 if self._attempts else 0,
+                classify_us=_rounded(self._classify_us, 1),
+                overhead_ms=_rounded(sent_at and (sent_at - self.started) * 1e3, 3),
+                ttft_ms=_rounded(ttft_s and ttft_s * 1e3, 3),
+                tpot_ms=_rounded(tpot_s and tpot_s * 1e3, 3),
+                total_ms=round(total_s * 1e3, 3),
+                input_tokens=tally.input_tokens,
+                cached_tokens=tally.cached_tokens,
+                output_tokens=tally.output_tokens,
+                reasoning_tokens=tally.reasoning_tokens,
+                answer_chars=tally.answer_chars if is_read else None,
+                reasoning_chars=tally.reasoning_chars if is_read else None,
+                finish_reason=tally.finish_reason,
+                status=self._status,
+                outcome=self._outcome,
+                error_code=self._error_code,
             )
-            for p in decision.params
-        }
+        )
+
+
+def _params(
+    decision: Decision, said: dialects.Said | None
+) -> Mapping[str, tuple[Any, Any, str]]:
+    """The record's `params`: what the client said, what was sent, and who decided it."""
+    sent = said.params if said is not None else {p.name: p.value for p in decision.params}
+    return {
+        p.name: (
+            None if isinstance(p.client, msgspec.Raw) else p.client,
+            sent.get(p.name),
+            p.origin,
+        )
+        for p in decision.params
+    }
 
 
 def _given_id(fields: Mapping[bytes, bytes]) -> str | None:
@@ -705,8 +782,8 @@ def _name(path: bytes) -> str:
     return path.partition(b"?")[0].decode("latin-1").removeprefix("/v1").lstrip("/")
 
 
-def _rounded(value: float | None, digits: int, factor: float = 1.0) -> float | None:
-    return None if value is None else round(value * factor, digits)
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _ascii(text: str) -> bytes:

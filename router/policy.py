@@ -209,6 +209,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     file: PolicyFile
     presets: Mapping[tuple[str, bool | None], tuple[PresetRule, ...]]
+    personal: frozenset[str]  # scenarios whose preset differs from one session to the next
 
     @property
     def scenarios(self) -> Mapping[str, Scenario]:
@@ -238,13 +239,22 @@ def parse(text: str, name: str = "policy") -> Policy:
     ]
     if mistakes:
         raise FileFault(name, mistakes)
+    presets = _presets(written)
     return Policy(
         name=name,
         hash=hashlib.sha256(text.encode()).hexdigest()[:12],
         text=text,
         file=written,
-        presets=_presets(written),
+        presets=presets,
+        personal=frozenset(
+            scenario for (scenario, _), entries in presets.items() if any(map(_is_personal, entries))
+        ),
     )
+
+
+def _is_personal(entry: PresetRule) -> bool:
+    values = [value for rule in (entry.rule, entry.default) if rule for value in (rule.force, rule.fill)]
+    return entry.name.startswith("extra.") or (entry.name == "session_id" and "auto" in values)
 
 
 def _presets(written: PolicyFile) -> dict[tuple[str, bool | None], tuple[PresetRule, ...]]:

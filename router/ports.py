@@ -16,7 +16,8 @@ class AnswerListener(Protocol):
     def on_sent(self) -> None:
         """The request is on its way."""
 
-    def on_head(self, head: AnswerHead) -> None: ...
+    def on_head(self, head: AnswerHead, *, has_more: bool) -> None:
+        """`has_more`: a piece of the body follows at once, from the same read."""
 
     def on_piece(self, data: bytes, piece: Piece) -> None:
         """A part of the body; nothing follows the last one."""

@@ -39,7 +39,7 @@ class _Listener:
     def on_sent(self) -> None:
         pass
 
-    def on_head(self, head: AnswerHead) -> None:
+    def on_head(self, head: AnswerHead, *, has_more: bool) -> None:
         self._status = head.status
 
     def on_piece(self, data: bytes, piece: Piece) -> None:

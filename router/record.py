@@ -6,7 +6,9 @@ prompt, answer, key or header text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -48,7 +50,7 @@ class Record(msgspec.Struct, kw_only=True):
     stream: Annotated[bool, Meta(description="the client asked for a stream")] = False
     thinking: Annotated[bool | None, Meta(description="null: the backend's default")] = None
     params: Annotated[
-        dict[str, tuple[Any, Any, str]],
+        Mapping[str, tuple[Any, Any, str]],
         Meta(description="name → [client value, sent value, origin]"),
     ] = msgspec.field(default_factory=dict)
     warnings: Annotated[tuple[str, ...], Meta(description="as in x-router-warnings")] = ()
@@ -88,8 +90,13 @@ def line(record: Record) -> bytes:
 
 def timestamp(seconds: float) -> str:
     """RFC 3339, UTC, milliseconds."""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    milliseconds = int(seconds * 1000)
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def json_schema() -> dict[str, Any]:

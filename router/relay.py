@@ -77,30 +77,16 @@ _frame = msgspec.json.Decoder(_Frame).decode
 class Tally:
     """What an answer held, for its record."""
 
-    __slots__ = (
-        "answer_chars",
-        "cached_tokens",
-        "error",
-        "finish_reason",
-        "has_done",
-        "has_token",
-        "input_tokens",
-        "output_tokens",
-        "reasoning_chars",
-        "reasoning_tokens",
-    )
-
-    def __init__(self) -> None:
-        self.answer_chars = 0
-        self.reasoning_chars = 0
-        self.finish_reason: str | None = None
-        self.input_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.reasoning_tokens: int | None = None
-        self.has_token = False  # text, thought or a tool call has come
-        self.has_done = False
-        self.error: str | None = None  # an error inside a 200 answer
+    answer_chars = 0
+    reasoning_chars = 0
+    finish_reason: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    has_token = False  # text, thought or a tool call has come
+    has_done = False
+    error: str | None = None  # an error inside a 200 answer
 
     def read(self, data: bytes) -> _Frame | None:
         """Count one JSON document; None where it is none of ours."""
@@ -145,16 +131,13 @@ class Tally:
             self.finish_reason = frame.response.status
 
     def _read_usage(self, usage: _Usage) -> None:
-        self.input_tokens = _first(usage.prompt_tokens, usage.input_tokens)
-        self.output_tokens = _first(usage.completion_tokens, usage.output_tokens)
+        sent, made = usage.prompt_tokens, usage.completion_tokens
+        self.input_tokens = usage.input_tokens if sent is None else sent
+        self.output_tokens = usage.output_tokens if made is None else made
         if details := usage.prompt_tokens_details or usage.input_tokens_details:
             self.cached_tokens = details.cached_tokens
         if details := usage.completion_tokens_details or usage.output_tokens_details:
             self.reasoning_tokens = details.reasoning_tokens
-
-
-def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
 
 
 class Whole:

@@ -84,43 +84,66 @@ def _reason(error: Exception) -> str:
     return "it is nested too deep." if isinstance(error, RecursionError) else f"{error}."
 
 
+class Patch(msgspec.Struct, frozen=True):
+    """Edits worked out for objects with the same member names, to be applied many times."""
+
+    replaced: tuple[tuple[str, bytes], ...]
+    removed: frozenset[str]
+    suffix: bytes  # the new members, each with the comma before it
+
+    def apply(self, raw: bytes, spans: Spans) -> bytes:
+        """The object with the edits made; every byte outside the edited members stays."""
+        if self.removed:
+            return self._without_removed(raw, spans)
+        pieces: list[bytes] = []
+        at = 0
+        for _, start, end, value in sorted((*spans[name], value) for name, value in self.replaced):
+            pieces.append(raw[at:start])
+            pieces.append(value)
+            at = end
+        if self.suffix:
+            close = raw.rindex(b"}")
+            last = max((end for _, _, end in spans.values()), default=0)
+            pieces.append(raw[at : last or close])
+            pieces.append(self.suffix if last else self.suffix[1:])
+            at = last or close
+        pieces.append(raw[at:])
+        return b"".join(pieces)
+
+    def _without_removed(self, raw: bytes, spans: Spans) -> bytes:
+        """Member by member: one that goes takes the separator before it along."""
+        values = dict(self.replaced)
+        begin = before = raw.index(b"{") + 1
+        pieces = [raw[:begin]]
+        is_first = True
+        for name, (key, start, end) in spans.items():
+            if name not in self.removed:
+                pieces.append(raw[key if is_first else before : start])
+                pieces.append(values.get(name) or raw[start:end])
+                is_first = False
+            before = end
+        pieces.append(self.suffix[1:] if is_first else self.suffix)
+        pieces.append(raw[before:])
+        return b"".join(pieces)
+
+
+def patch(spans: Spans, edits: Edits) -> Patch:
+    """The edits for objects that have just these members."""
+    suffix = [
+        b",%b:%b" % (_encode(name), value)
+        for name, value in edits.items()
+        if value is not None and name not in spans
+    ]
+    return Patch(
+        tuple((name, v) for name, v in edits.items() if v is not None and name in spans),
+        frozenset(name for name, value in edits.items() if value is None and name in spans),
+        b"".join(suffix),
+    )
+
+
 def apply(raw: bytes, spans: Spans, edits: Edits) -> bytes:
     """The object with `edits` made; every byte outside the edited members stays."""
-    if not edits:
-        return raw
-    kept = [span for name, span in spans.items() if edits.get(name, b"") is not None]
-    pieces: list[bytes] = []
-    if len(kept) == len(spans):
-        at = 0
-        for name, (_, start, end) in spans.items():
-            value = edits.get(name)
-            if value is not None:
-                pieces.append(raw[at:start])
-                pieces.append(value)
-                at = end
-        last = kept[-1][2] if kept else raw.index(b"{") + 1
-        pieces.append(raw[at:last])
-    else:
-        pieces.append(raw[: raw.index(b"{") + 1])
-        before = raw.index(b"{") + 1
-        first = True
-        for name, (key, start, end) in spans.items():
-            if edits.get(name, b"") is None:
-                before = end
-                continue
-            pieces.append(raw[key if first else before : start])
-            value = edits.get(name)
-            pieces.append(raw[start:end] if value is None else value)
-            first, before = False, end
-        last = before
-    comma = b"," if kept else b""
-    for name, value in edits.items():
-        if value is not None and name not in spans:
-            pieces.append(comma + _encode(name) + b":" + value)
-            comma = b","
-    tail = max((end for _, _, end in spans.values()), default=raw.index(b"{") + 1)
-    pieces.append(raw[tail:])
-    return b"".join(pieces)
+    return patch(spans, edits).apply(raw, spans) if edits else raw
 
 
 def merge(raw: bytes | None, edits: Edits) -> bytes | None:

@@ -203,7 +203,7 @@ class _Attempt:
         self._buffer = b""
         self._head = head
         self._body = wire.body_of(head, self._method)
-        self.listener.on_head(head)
+        self.listener.on_head(head, has_more=bool(buffer))
         return buffer
 
     def _read_body(self, data: bytes) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from functools import lru_cache
 from typing import NamedTuple
 
 import httptools
@@ -162,7 +163,10 @@ class RequestReader:
             self._refuse(BadRequestHead(f"HTTP/{version} is not spoken here."))
         if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             self._refuse(BadRequestHead("The only transfer coding understood is chunked."))
-        if version == "1.1" and sum(name == b"host" for name, _ in self._headers) != 1:
+        if version == "1.1" and b"host" not in fields or (
+            len(fields) != len(self._headers)
+            and sum(name == b"host" for name, _ in self._headers) > 1
+        ):
             self._refuse(BadRequestHead("A request needs exactly one Host."))
         length = fields.get(b"content-length")
         if length is not None and int(length) > self._body_limit:
@@ -217,20 +221,24 @@ def answer_head(raw: bytes) -> AnswerHead:
     found = _STATUS.match(lines[0])
     if found is None:
         raise BadAnswer("not an HTTP/1 answer")
-    headers: list[Header] = []
-    fields: dict[bytes, bytes] = {}
-    for line in lines[1:]:
-        name, colon, value = line.partition(b":")
-        if not colon or not name or name != name.strip():
-            raise BadAnswer("a header line without a name")
-        name, value = name.lower(), value.strip()
-        if name == b"content-length" and fields.get(name, value) != value:
+    headers = [_header(line) for line in lines[1:]]
+    fields = dict(headers)
+    if len(fields) != len(headers):
+        lengths = {value for name, value in headers if name == b"content-length"}
+        if len(lengths) > 1:
             raise BadAnswer("two lengths")
-        headers.append((name, value))
-        fields[name] = value
     connection = fields.get(b"connection", b"").lower()
     keep_alive = connection != b"close" if found[1] == b"1" else connection == b"keep-alive"
     return AnswerHead(int(found[2]), headers, fields, keep_alive)
+
+
+@lru_cache(maxsize=512)
+def _header(line: bytes) -> Header:
+    """One header line. A backend says the same few, so most are read only once."""
+    name, colon, value = line.partition(b":")
+    if not colon or not name or name != name.strip():
+        raise BadAnswer("a header line without a name")
+    return name.lower(), value.strip()
 
 
 class Piece(NamedTuple):

@@ -62,8 +62,27 @@ _LIMIT_NAME = {
 }
 
 
+class Said(msgspec.Struct, frozen=True):
+    """How a request is said to one kind of backend, before it is written down."""
+
+    patch: splice.Patch
+    params: Mapping[str, Any]
+    warnings: tuple[str, ...]
+
+    def wire(self, request: ChatRequest) -> Wire:
+        return Wire(self.patch.apply(request.raw, request.spans), self.params, self.warnings)
+
+
 def encode(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) -> Wire:
     """The request as this server wants it."""
+    return say(request, changes, dialect, model).wire(request)
+
+
+def say(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) -> Said:
+    """How the request is said to this server.
+
+    The same for every request with the same member names, signature and model name.
+    """
     edits: dict[str, bytes | None] = {}
     nested: dict[str, dict[str, bytes | None]] = {}
     said: dict[str, Any] = {}
@@ -90,8 +109,7 @@ def encode(request: ChatRequest, changes: Changes, dialect: Dialect, model: str)
         for name in refused:
             edits[name] = None
             warnings.append(f"{name} is refused by {dialect.title}")
-    body = splice.apply(request.raw, request.spans, edits)
-    return Wire(body, said, tuple(warnings))
+    return Said(splice.patch(request.spans, edits), said, tuple(warnings))
 
 
 def _raw(request: ChatRequest, name: str) -> bytes | None:

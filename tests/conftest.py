@@ -1,0 +1,32 @@
+"""What several test files share: a real small model, and the router in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clients.demo import DemoBackend
+from tests.support.product import Product
+
+
+@pytest.fixture(scope="session")
+def demo_backend() -> Iterator[DemoBackend]:
+    with DemoBackend() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def router(
+    demo_backend: DemoBackend, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Product]:
+    """The router with the shipped policy."""
+    backend = {
+        "name": "demo",
+        "url": demo_backend.url,
+        "dialect": "llamacpp",
+        "model": demo_backend.model,
+    }
+    folder = tmp_path_factory.mktemp("router")
+    with Product.start(folder, {"backends": [backend]}) as running:
+        yield running
