@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hmac
 import os
 import random
@@ -181,9 +182,10 @@ class App:
             flush_s=config.log.flush_ms / 1e3,
             limit=config.log.queue,
             is_enabled=config.log.enabled,
-            observe=self.metrics.observe,
         )
-        self.pipeline = Pipeline(live_of(config, policy, pools), self.journal, SystemClock())
+        self.pipeline = Pipeline(
+            live_of(config, policy, pools), self.journal, self.metrics, SystemClock()
+        )
         self.keeper = PolicyKeeper(self.policy_path, config, self.pipeline, self.metrics)
         self.pages = Pages(self)
         self.hub = Hub(
@@ -404,6 +406,7 @@ async def serve(
         signal.SIGHUP, lambda: app._spawn(_ignoring_result(app.keeper.reload()))
     )
     await app.start(sockets)
+    gc.freeze()  # what is built by now stays: no collection needs to look at it again
     on_ready(app)
     companion = asyncio.ensure_future(beside(app, stop)) if beside is not None else None
     await stop.wait()

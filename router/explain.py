@@ -36,12 +36,13 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
     warnings = list(decision.warnings)
     if slots:
         slot = slots[0]
-        wire = verdict.said_to(slot.dialect, slot.model or "").wire(request)
-        said = dict(wire.params)
-        warnings += wire.warnings
+        spoken = verdict.told(slot.dialect, slot.model or "")
+        said = dict(spoken.params)
+        warnings = list(spoken.warnings)
         explained["backend"] = slot.name
         explained["dialect"] = slot.dialect.name
-        explained["body"] = wire.body.decode("utf-8", "surrogateescape")
+        explained["body"] = spoken.patch.apply(request.raw, request.spans).decode(
+            "utf-8", "surrogateescape")
     explained["params"] = {
         param.name: {
             "client": _plain(param.client),

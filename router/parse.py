@@ -81,13 +81,12 @@ def chat_request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatReques
     model = _optional_text(values, "model")
     stream = _flag(values, "stream")
     has: set[str] = set()
-    match endpoint:
-        case Endpoint.CHAT:
-            text, turns, opening = _conversation(values, has)
-        case Endpoint.RESPONSES:
-            text, turns, opening = _responses_input(values, has)
-        case _:
-            text, turns, opening = _prompt(values)
+    if endpoint is Endpoint.CHAT:
+        text, turns, opening = _conversation(values, has)
+    elif endpoint is Endpoint.RESPONSES:
+        text, turns, opening = _responses_input(values, has)
+    else:
+        text, turns, opening = _prompt(values)
     _shape(values, text, has)
     soft_switch = None
     if "think" in text:
@@ -325,11 +324,7 @@ def _session(headers: Headers, values: Values, opening: _Opening) -> Session | N
                     return found
     if not opening:
         return None
-    digest = blake2b(digest_size=8)
-    for text in opening:
-        digest.update(text)
-        digest.update(b"\0")
-    return Session(digest.hexdigest(), "fingerprint")
+    return Session(blake2b(b"\0".join(opening), digest_size=8).hexdigest(), "fingerprint")
 
 
 def _identity(source: str, value: bytes) -> Session | None:

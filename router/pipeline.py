@@ -34,7 +34,7 @@ from router.errors import (
 )
 from router.health import Health
 from router.policy import Policy
-from router.ports import Attempt, Clock, Journal, Reply, Upstream
+from router.ports import Attempt, Clock, Journal, Meter, Reply, Upstream
 from router.record import Record, timestamp
 from router.wire import AnswerHead, Piece
 
@@ -104,7 +104,17 @@ class Plan(msgspec.Struct, frozen=True):
 
     decision: Decision
     changes: rewrite.Changes
-    said: dict[tuple[Any, ...], dialects.Said]
+    actions: tuple[tuple[str, str, str], ...]  # for the metrics: scenario, parameter, origin
+    said: dict[tuple[Any, ...], Told]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A decision as one kind of backend is told it, and as the record tells it."""
+
+    patch: splice.Patch
+    params: Mapping[str, Any]  # what is really said
+    warnings: tuple[str, ...]  # those of the decision included
+    line: msgspec.Raw  # the record's `params`, as JSON
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -118,17 +128,22 @@ class Verdict(msgspec.Struct, frozen=True):
     def decision(self) -> Decision:
         return self.plan.decision
 
-    def said_to(self, dialect: dialects.Dialect, model: str) -> dialects.Said:
+    def told(self, dialect: dialects.Dialect, model: str) -> Told:
         """How it is said to this kind of server."""
-        request = self.request
+        plan, request = self.plan, self.request
         key = (dialect.name, model, request.model, tuple(request.spans))
-        said = self.plan.said.get(key)
-        if said is None:
-            if len(self.plan.said) >= _PLANS:
-                self.plan.said.clear()
-            said = dialects.say(request, self.plan.changes, dialect, model)
-            self.plan.said[key] = said
-        return said
+        told = plan.said.get(key)
+        if told is None:
+            if len(plan.said) >= _PLANS:
+                plan.said.clear()
+            said = dialects.say(request, plan.changes, dialect, model)
+            told = plan.said[key] = Told(
+                said.patch,
+                said.params,
+                plan.decision.warnings + said.warnings,
+                _params(plan.decision, said.params),
+            )
+        return told
 
 
 def decide_for(endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Live) -> Verdict:
@@ -164,7 +179,20 @@ def decide_for(endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Liv
 
 def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
     decision = decide.preset(request, found, policy)
-    return Plan(decision, rewrite.changes(request, decision), {})
+    actions = tuple(
+        (decision.scenario, param.name.partition(".")[0], param.origin)
+        for param in decision.params
+        if param.origin != "client"
+    )
+    return Plan(decision, rewrite.changes(request, decision), actions, {})
+
+
+def _params(decision: Decision, sent: Mapping[str, Any]) -> msgspec.Raw:
+    """The record's `params`: what the client said, what was sent, and who decided it."""
+    told = {
+        p.name: (p.client, sent.get(p.name), p.origin) for p in decision.params
+    }
+    return msgspec.Raw(msgspec.json.encode(told))
 
 
 def check_model(model: str, live: Live) -> None:
@@ -201,9 +229,10 @@ class Order(msgspec.Struct, frozen=True):
 class Pipeline:
     """What all exchanges share."""
 
-    def __init__(self, live: Live, journal: Journal, clock: Clock) -> None:
+    def __init__(self, live: Live, journal: Journal, meter: Meter, clock: Clock) -> None:
         self.live = live
         self.journal = journal
+        self.meter = meter
         self.clock = clock
         self.active: set[Exchange] = set()
         self.is_draining = False
@@ -223,16 +252,17 @@ class Pipeline:
 
     def note(self, endpoint: str, request_id: str, fault: RouterError) -> None:
         """Record a request that ended before its journey began (bad HTTP, no key)."""
-        self.journal.write(
-            Record(
-                ts=timestamp(self.clock.now()),
-                request_id=request_id,
-                endpoint=endpoint,
-                status=fault.status,
-                outcome=fault.outcome,
-                error_code=fault.code,
-            )
+        record = Record(
+            ts=timestamp(self.clock.now()),
+            request_id=request_id,
+            endpoint=endpoint,
+            policy=self.live.policy.hash,
+            status=fault.status,
+            outcome=fault.outcome,
+            error_code=fault.code,
         )
+        self.meter.observe(record, ())
+        self.journal.write(record)
 
 
 class Exchange:
@@ -244,7 +274,7 @@ class Exchange:
     is_over = False
     _candidates: Sequence[Slot] = ()
     _slot: Slot | None = None
-    _said: dialects.Said | None = None
+    _told: Told | None = None
     _body: bytes | None = None
     _body_for: tuple[dialects.Dialect, str | None] | None = None
     _attempt: Attempt | None = None
@@ -370,9 +400,9 @@ class Exchange:
                 self._body = self._plain_body(slot)
             else:
                 request = verdict.request
-                self._said = said = verdict.said_to(slot.dialect, slot.model or "")
-                self._body = said.patch.apply(request.raw, request.spans)
-                self.warnings = verdict.plan.decision.warnings + said.warnings
+                self._told = told = verdict.told(slot.dialect, slot.model or "")
+                self._body = told.patch.apply(request.raw, request.spans)
+                self.warnings = told.warnings
             self._body_for = wanted
         return self._body
 
@@ -637,9 +667,9 @@ class Exchange:
             return []
         thinking = {True: b"on", False: b"off", None: b"backend"}[verdict.decision.thinking]
         session = verdict.request.session
+        sent = self._told.params if self._told is not None else {}
         actions = "; ".join(
-            f"{name}={_brief(sent)} {origin}"
-            for name, (_, sent, origin) in _params(verdict.decision, self._said).items()
+            f"{p.name}={_brief(sent.get(p.name))} {p.origin}" for p in verdict.decision.params
         )
         return [
             b"x-router-source: " + verdict.found.source.encode(),
@@ -671,75 +701,69 @@ class Exchange:
         pipeline = self.pipeline
         pipeline.active.discard(self)
         total_s = pipeline.clock.ticks() - self.started
-        order, slot, tally, verdict = self.order, self._slot, self.tally, self.verdict
-        request = found = decision = None
-        if verdict is not None:
-            request, found, decision = verdict.request, verdict.found, verdict.plan.decision
-        first, sent_at, is_read = self._first_token_at, self._sent_at, self._passage is not None
-        ttft_s = first - self.started if first is not None else None
-        tpot_s = None
-        if ttft_s is not None and (tally.output_tokens or 0) > 1 and self.is_stream:
-            tpot_s = (total_s - ttft_s) / (tally.output_tokens - 1)  # type: ignore[operator]
-        pipeline.journal.write(
-            Record(
-                ts=timestamp(pipeline.clock.now() - total_s),
-                request_id=self.request_id,
-                trace_id=_trace_id(order.http.fields),
-                session=request.session.hash if request and request.session else None,
-                key=order.key,
-                endpoint=(
-                    order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path)
-                ),
-                client_model=request.model if request else "",
-                backend=slot.name if slot else None,
-                backend_model=slot.model if slot else None,
-                dialect=slot.dialect.name if slot else None,
-                pool=decision.pool if decision else None,
-                scenario=found.scenario if found else None,
-                source=found.source if found else None,
-                confidence=round(found.confidence, 3) if found else None,
-                signals=found.signals + decision.because if found and decision else (),
-                lang=found.lang if found else None,
-                turns=request.turns if request else None,
-                prompt_chars=found.chars if found else None,
-                policy=self.live.policy.hash,
-                stream=request.stream if request else False,
-                thinking=decision.thinking if decision else None,
-                params=_params(decision, self._said) if decision else {},
-                warnings=self.warnings,
-                retries=self._attempts - 1 if self._attempts else 0,
-                classify_us=_rounded(self._classify_us, 1),
-                overhead_ms=_rounded(sent_at and (sent_at - self.started) * 1e3, 3),
-                ttft_ms=_rounded(ttft_s and ttft_s * 1e3, 3),
-                tpot_ms=_rounded(tpot_s and tpot_s * 1e3, 3),
-                total_ms=round(total_s * 1e3, 3),
-                input_tokens=tally.input_tokens,
-                cached_tokens=tally.cached_tokens,
-                output_tokens=tally.output_tokens,
-                reasoning_tokens=tally.reasoning_tokens,
-                answer_chars=tally.answer_chars if is_read else None,
-                reasoning_chars=tally.reasoning_chars if is_read else None,
-                finish_reason=tally.finish_reason,
-                status=self._status,
-                outcome=self._outcome,
-                error_code=self._error_code,
-            )
+        order, slot, sent_at = self.order, self._slot, self._sent_at
+        record = Record(
+            ts=timestamp(pipeline.clock.now() - total_s),
+            request_id=self.request_id,
+            key=order.key,
+            endpoint=order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path),
+            policy=self.live.policy.hash,
+            warnings=self.warnings,
+            total_ms=round(total_s * 1e3, 3),
+            status=self._status,
+            outcome=self._outcome,
+            error_code=self._error_code,
         )
+        if b"traceparent" in order.http.fields:
+            record.trace_id = _trace_id(order.http.fields)
+        if slot is not None:
+            record.backend = slot.name
+            record.backend_model = slot.model
+            record.dialect = slot.dialect.name
+            record.retries = self._attempts - 1
+        if sent_at is not None:
+            record.overhead_ms = round((sent_at - self.started) * 1e3, 3)
+        if self.verdict is not None:
+            self._describe(record, self.verdict)
+        if self._passage is not None:
+            self._describe_answer(record, total_s)
+        plan = self.verdict.plan if self.verdict is not None else None
+        pipeline.meter.observe(record, plan.actions if plan is not None else ())
+        pipeline.journal.write(record)
 
+    def _describe(self, record: Record, verdict: Verdict) -> None:
+        request, found, decision = verdict.request, verdict.found, verdict.plan.decision
+        if request.session is not None:
+            record.session = request.session.hash
+        record.client_model = request.model
+        record.pool = decision.pool
+        record.scenario = found.scenario
+        record.source = found.source
+        record.confidence = round(found.confidence, 3)
+        record.signals = found.signals + decision.because if decision.because else found.signals
+        record.lang = found.lang
+        record.turns = request.turns
+        record.prompt_chars = found.chars
+        record.stream = request.stream
+        record.thinking = decision.thinking
+        record.params = self._told.line if self._told is not None else _params(decision, {})
+        if self._classify_us is not None:
+            record.classify_us = round(self._classify_us, 1)
 
-def _params(
-    decision: Decision, said: dialects.Said | None
-) -> Mapping[str, tuple[Any, Any, str]]:
-    """The record's `params`: what the client said, what was sent, and who decided it."""
-    sent = said.params if said is not None else {p.name: p.value for p in decision.params}
-    return {
-        p.name: (
-            None if isinstance(p.client, msgspec.Raw) else p.client,
-            sent.get(p.name),
-            p.origin,
-        )
-        for p in decision.params
-    }
+    def _describe_answer(self, record: Record, total_s: float) -> None:
+        tally, first = self.tally, self._first_token_at
+        record.input_tokens = tally.input_tokens
+        record.output_tokens = tally.output_tokens
+        record.cached_tokens = tally.cached_tokens
+        record.reasoning_tokens = tally.reasoning_tokens
+        record.answer_chars = tally.answer_chars
+        record.reasoning_chars = tally.reasoning_chars
+        record.finish_reason = tally.finish_reason
+        if first is not None:
+            ttft_s = first - self.started
+            record.ttft_ms = round(ttft_s * 1e3, 3)
+            if tally.output_tokens is not None and tally.output_tokens > 1 and self.is_stream:
+                record.tpot_ms = round((total_s - ttft_s) * 1e3 / (tally.output_tokens - 1), 3)
 
 
 def _given_id(fields: Mapping[bytes, bytes]) -> str | None:
@@ -780,10 +804,6 @@ def _code_of(body: bytes) -> str | None:
 
 def _name(path: bytes) -> str:
     return path.partition(b"?")[0].decode("latin-1").removeprefix("/v1").lstrip("/")
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
 
 
 def _ascii(text: str) -> bytes:

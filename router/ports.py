@@ -80,6 +80,13 @@ class Journal(Protocol):
     def write(self, record: Record) -> None: ...
 
 
+class Meter(Protocol):
+    """What counts finished requests. Never blocks and never raises."""
+
+    def observe(self, record: Record, actions: Sequence[tuple[str, ...]]) -> None:
+        """`actions`: (scenario, parameter, origin) of what the preset did."""
+
+
 class Clock(Protocol):
     """Seconds: `now` since the epoch, `ticks` monotonic."""
 

@@ -50,9 +50,9 @@ class Record(msgspec.Struct, kw_only=True):
     stream: Annotated[bool, Meta(description="the client asked for a stream")] = False
     thinking: Annotated[bool | None, Meta(description="null: the backend's default")] = None
     params: Annotated[
-        Mapping[str, tuple[Any, Any, str]],
+        Mapping[str, tuple[Any, Any, str]] | msgspec.Raw,
         Meta(description="name → [client value, sent value, origin]"),
-    ] = msgspec.field(default_factory=dict)
+    ] = {}
     warnings: Annotated[tuple[str, ...], Meta(description="as in x-router-warnings")] = ()
     affinity: Annotated[str, Meta(description="hit new moved none")] = "none"
     retries: Annotated[int, Meta(description="attempts after the first")] = 0

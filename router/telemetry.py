@@ -54,7 +54,7 @@ class _Counter(_Family):
     def lines(self) -> list[str]:
         return self.head() + [
             f"{self.name}{_labels(self.labels, values)} {count}"
-            for values, count in list(self.values.items())
+            for values, count in self.values.items()
         ]
 
 
@@ -64,17 +64,19 @@ class _Histograms(_Family):
         self.buckets = buckets
         self.values: dict[Labels, _Histogram] = {}
 
-    def add(self, labels: Labels, value: float) -> None:
+    def at(self, labels: Labels) -> _Histogram:
         found = self.values.get(labels)
         if found is None:
             found = self.values[labels] = _Histogram(self.buckets)
-        found.add(value)
+        return found
 
     def lines(self) -> list[str]:
         lines = self.head()
-        for values, histogram in list(self.values.items()):
+        for values, histogram in self.values.items():
+            if not any(histogram.counts):
+                continue
             below = 0
-            for bound, count in zip((*self.buckets, None), list(histogram.counts), strict=True):
+            for bound, count in zip((*self.buckets, None), histogram.counts, strict=True):
                 below += count
                 edge = "+Inf" if bound is None else f"{bound:g}"
                 labels = _labels((*self.labels, "le"), (*values, edge))
@@ -100,10 +102,24 @@ class Gauge(_Family):
         ]
 
 
+class _Series:
+    """The histograms of one scenario on one backend, looked up once."""
+
+    __slots__ = ("confidence", "duration", "overhead", "tpot", "ttft")
+
+    def __init__(self, metrics: Metrics, key: Labels) -> None:
+        self.duration = metrics.duration.at(key)
+        self.ttft = metrics.ttft.at(key)
+        self.tpot = metrics.tpot.at(key)
+        self.overhead = metrics.overhead.at(())
+        self.confidence = metrics.confidence.at(key[:1])
+
+
 class Metrics:
     """All that is counted over finished requests."""
 
     def __init__(self) -> None:
+        self._series: dict[Labels, _Series] = {}
         where = ("scenario", "backend")
         self.requests = _Counter(
             "requests_total",
@@ -137,37 +153,45 @@ class Metrics:
         self.retries = _Counter("retries_total", "Further attempts.", ("backend",))
         self.policy_reloads = _Counter("policy_reload_total", "Policy loads.", ("result",))
 
-    def observe(self, record: Record) -> None:
-        """Count one finished request."""
+    def observe(self, record: Record, actions: Sequence[Labels]) -> None:
+        """Count one finished request. `actions`: what its preset did, as labels."""
         scenario, backend = record.scenario or "", record.backend or ""
-        where = (scenario, backend)
-        status = "" if record.status is None else str(record.status)
+        key = (scenario, backend)
+        where = self._series.get(key)
+        if where is None:
+            where = self._series[key] = _Series(self, key)
         self.requests.add(
-            (scenario, backend, record.endpoint, _flag(record.stream), status, record.outcome)
+            (
+                scenario,
+                backend,
+                record.endpoint,
+                "true" if record.stream else "false",
+                str(record.status or ""),
+                record.outcome,
+            )
         )
-        for histogram, milliseconds in (
-            (self.duration, record.total_ms),
-            (self.ttft, record.ttft_ms),
-            (self.tpot, record.tpot_ms),
-        ):
-            if milliseconds is not None:
-                histogram.add(where, milliseconds / 1e3)
+        if record.total_ms is not None:
+            where.duration.add(record.total_ms / 1e3)
+        if record.ttft_ms is not None:
+            where.ttft.add(record.ttft_ms / 1e3)
+        if record.tpot_ms is not None:
+            where.tpot.add(record.tpot_ms / 1e3)
         if record.overhead_ms is not None:
-            self.overhead.add((), record.overhead_ms / 1e3)
-        for kind, count in (
-            ("input", record.input_tokens),
-            ("cached_input", record.cached_tokens),
-            ("output", record.output_tokens),
-            ("reasoning", record.reasoning_tokens),
-        ):
-            if count:
-                self.tokens.add((scenario, kind), count)
+            where.overhead.add(record.overhead_ms / 1e3)
+        tokens = self.tokens
+        if record.input_tokens:
+            tokens.add((scenario, "input"), record.input_tokens)
+        if record.cached_tokens:
+            tokens.add((scenario, "cached_input"), record.cached_tokens)
+        if record.output_tokens:
+            tokens.add((scenario, "output"), record.output_tokens)
+        if record.reasoning_tokens:
+            tokens.add((scenario, "reasoning"), record.reasoning_tokens)
         if record.source is not None:
             self.classified.add((scenario, record.source))
-            self.confidence.add((scenario,), record.confidence or 0.0)
-        for name, (_, _, origin) in record.params.items():
-            if origin != "client":
-                self.actions.add((scenario, name.partition(".")[0], origin))
+            where.confidence.add(record.confidence or 0.0)
+        for labels in actions:
+            self.actions.add(labels)
         if record.thinking:
             self.thinking.add((scenario,))
         if record.outcome == "ok" and record.answer_chars == 0:
@@ -182,10 +206,6 @@ class Metrics:
         ]
         families += gauges
         return "\n".join(line for family in families for line in family.lines()) + "\n"
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _labels(names: Labels, values: Labels) -> str:

@@ -62,22 +62,14 @@ class Classifier:
             return Classification(
                 scenario, source, 1.0, (signal,), seen.lang, seen.chars, words.wants_thought
             )
-        totals: dict[str, float] = {}
-        signals: dict[str, list[str]] = {}
-        sources: dict[str, dict[str, float]] = {}
-        for scenario, kind, worth, signal in (*self._shapes.found(seen), *words.evidence):
-            if self._shapes.admits(scenario, seen):
-                totals[scenario] = totals.get(scenario, 0.0) + worth
-                signals.setdefault(scenario, []).append(signal)
-                by_kind = sources.setdefault(scenario, {})
-                by_kind[kind] = by_kind.get(kind, 0.0) + worth
+        evidence = [*self._shapes.found(seen), *words.evidence]
         if self._learned is not None:
-            for scenario, worth in self._learned.evidence(seen).items():
-                if self._shapes.admits(scenario, seen):
-                    totals[scenario] = totals.get(scenario, 0.0) + worth
-                    signals.setdefault(scenario, []).append(f"learned {worth:.2f}")
-                    sources.setdefault(scenario, {})["learned"] = worth
-        if not totals:
+            evidence += [
+                (scenario, "learned", worth, f"learned {worth:.2f}")
+                for scenario, worth in self._learned.evidence(seen).items()
+            ]
+        evidence = self._shapes.admitted(evidence, seen)
+        if not evidence:
             return Classification(
                 self.policy.default_scenario,
                 "default",
@@ -87,14 +79,26 @@ class Classifier:
                 seen.chars,
                 words.wants_thought,
             )
-        winner = max(totals, key=lambda name: (totals[name], self._priority[name]))
-        kinds = sources[winner]
+        totals: dict[str, float] = {}
+        for scenario, _, worth, _ in evidence:
+            totals[scenario] = totals.get(scenario, 0.0) + worth
+        winner = self._best(totals)
+        own = [entry for entry in evidence if entry[0] == winner]
         return Classification(
             winner,
-            max(kinds, key=lambda kind: kinds[kind]),
+            max(own, key=_worth)[1],
             totals[winner] / (sum(totals.values()) + 1.0),
-            tuple(signals[winner]),
+            tuple([signal for _, _, _, signal in own]),
             seen.lang,
             seen.chars,
             words.wants_thought,
         )
+
+    def _best(self, totals: Mapping[str, float]) -> str:
+        if len(totals) == 1:
+            return next(iter(totals))
+        return max(totals, key=lambda name: (totals[name], self._priority[name]))
+
+
+def _worth(entry: structure.Evidence) -> float:
+    return entry[2]

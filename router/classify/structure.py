@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from router.chat import Features
 from router.policy import Policy, Structure
@@ -15,8 +15,11 @@ class Shapes:
     """The structural conditions of a policy."""
 
     def __init__(self, policy: Policy) -> None:
-        self._rules = [
-            (name, scenario.match, _worth(policy, name), _describe(scenario.match))
+        self._rules: list[tuple[Structure, Evidence]] = [
+            (
+                scenario.match,
+                (name, "structure", _worth(policy, name), _describe(scenario.match)),
+            )
             for name, scenario in policy.scenarios.items()
             if scenario.match.says_something
         ]
@@ -26,15 +29,17 @@ class Shapes:
             if scenario.match.require.says_something
         }
 
-    def found(self, seen: Features) -> Iterator[Evidence]:
-        for scenario, rule, worth, signal in self._rules:
-            if _holds(rule, seen):
-                yield scenario, "structure", worth, signal
+    def found(self, seen: Features) -> list[Evidence]:
+        return [evidence for rule, evidence in self._rules if _holds(rule, seen)]
 
-    def admits(self, scenario: str, seen: Features) -> bool:
-        """Whether the scenario's gate, if it has one, lets this request in."""
-        gate = self._gates.get(scenario)
-        return gate is None or _holds(gate, seen)
+    def admitted(self, evidence: Iterable[Evidence], seen: Features) -> list[Evidence]:
+        """The evidence for scenarios whose gate, if they have one, lets this request in."""
+        gates = self._gates
+        return [
+            entry
+            for entry in evidence
+            if entry[0] not in gates or _holds(gates[entry[0]], seen)
+        ]
 
 
 def _worth(policy: Policy, scenario: str) -> float:

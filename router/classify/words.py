@@ -27,10 +27,10 @@ class Found(NamedTuple):
 
 
 class _Keyword(NamedTuple):
-    scenario: str
     text: str
     left: bool  # a word boundary must stand before it
     right: bool
+    evidence: Evidence
 
 
 class Words:
@@ -38,19 +38,27 @@ class Words:
 
     def __init__(self, policy: Policy) -> None:
         worth = policy.file.classify
-        self._keyword_worth, self._pattern_worth = worth.keyword, worth.pattern
         sources = [(name, entry.match) for name, entry in policy.scenarios.items()]
         listed = [(_THOUGHT, policy.file.thinking), *sources]
         self._keywords = [
-            _keyword(scenario, text) for scenario, match in listed for text in match.keywords
+            _keyword(scenario, text, worth.keyword)
+            for scenario, match in listed
+            for text in match.keywords
         ]
-        self._automaton = ahocorasick_rs.AhoCorasick([k.text for k in self._keywords])
-        self._patterns = [(scenario, text) for scenario, match in listed for text in match.patterns]
-        self._set = _pattern_set([text for _, text in self._patterns])
+        self._automaton = ahocorasick_rs.AhoCorasick(
+            [keyword.text for keyword in self._keywords],
+            implementation=ahocorasick_rs.Implementation.DFA,  # 5 times the speed, 1 MB
+            store_patterns=False,
+        )
+        patterns = [(scenario, text) for scenario, match in listed for text in match.patterns]
+        self._patterns: list[Evidence] = [
+            (scenario, "pattern", worth.pattern, f"pattern {text}") for scenario, text in patterns
+        ]
+        self._set = _pattern_set([text for _, text in patterns])
 
     def found(self, text: str) -> Found:
         """Evidence in a folded text; a word counts once, however often it stands there."""
-        evidence: dict[tuple[str, str], Evidence] = {}
+        evidence: dict[Evidence, None] = {}
         wants_thought = False
         for index, start, end in self._automaton.find_matches_as_indexes(text, overlapping=True):
             keyword = self._keywords[index]
@@ -58,32 +66,30 @@ class Words:
                 continue
             if keyword.right and end < len(text) and _is_word(text[end]):
                 continue
-            if keyword.scenario == _THOUGHT:
+            if keyword.evidence[0] == _THOUGHT:
                 wants_thought = True
-                continue
-            signal = f"keyword {keyword.text}"
-            evidence[keyword.scenario, signal] = (
-                keyword.scenario,
-                "keyword",
-                self._keyword_worth,
-                signal,
-            )
+            else:
+                evidence[keyword.evidence] = None
         if self._set is not None:
             for index in self._set.Match(text) or ():
-                scenario, pattern = self._patterns[index]
-                if scenario == _THOUGHT:
+                pattern = self._patterns[index]
+                if pattern[0] == _THOUGHT:
                     wants_thought = True
-                    continue
-                signal = f"pattern {pattern}"
-                evidence[scenario, signal] = (scenario, "pattern", self._pattern_worth, signal)
-        return Found(tuple(evidence.values()), wants_thought)
+                else:
+                    evidence[pattern] = None
+        return Found(tuple(evidence), wants_thought)
 
 
-def _keyword(scenario: str, written: str) -> _Keyword:
+def _keyword(scenario: str, written: str, worth: float) -> _Keyword:
     text = fold(written.strip())
     any_ending = text.endswith("*")
     text = text.rstrip("*")
-    return _Keyword(scenario, text, _is_word(text[0]), not any_ending and _is_word(text[-1]))
+    return _Keyword(
+        text,
+        _is_word(text[0]),
+        not any_ending and _is_word(text[-1]),
+        (scenario, "keyword", worth, f"keyword {text}"),
+    )
 
 
 def _is_word(character: str) -> bool:

