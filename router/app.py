@@ -11,14 +11,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from router import __version__, config as configs, dialects, policy as policies, probe
+from router import config as configs
+from router import dialects, probe
+from router import policy as policies
 from router.classify import Classifier
 from router.config import Backend, Config
 from router.errors import BackendError
@@ -29,7 +31,7 @@ from router.ports import Upstream
 from router.server.hot import Hub
 from router.server.pages import Pages
 from router.telemetry import Metrics
-from router.tomlfile import FileFault
+from router.tomlfile import FileFault, Mistake
 from router.upstream import BackendUpstream
 
 log = structlog.get_logger(__name__)
@@ -73,7 +75,7 @@ def slots_of(config: Config, connect: Callable[[Backend], Upstream]) -> dict[str
     return pools
 
 
-def live_of(config: Config, policy: Policy, pools: Mapping[str, list[Slot]]) -> Live:
+def live_of(config: Config, policy: Policy, pools: Mapping[str, Sequence[Slot]]) -> Live:
     """What requests are served by."""
     return Live(
         policy=policy,
@@ -85,16 +87,6 @@ def live_of(config: Config, policy: Policy, pools: Mapping[str, list[Slot]]) -> 
         has_keys=config.auth.keys_env is not None,
         plans={},
     )
-
-
-def missing_pools(policy: Policy, config: Config) -> list[str]:
-    """Scenarios whose pool no backend belongs to, in words."""
-    there = {backend.pool for backend in config.backends}
-    return [
-        f"scenario {name!r} wants the pool {scenario.pool!r}, which has no backend"
-        for name, scenario in policy.scenarios.items()
-        if scenario.pool not in there
-    ]
 
 
 @dataclass
@@ -112,12 +104,9 @@ class PolicyKeeper:
         """Take the file as it is now; the fault in words where it cannot be taken."""
         try:
             policy = await asyncio.to_thread(policies.load, self.path)
-            faults = missing_pools(policy, self.config)
-            if faults:
-                raise FileFault(str(self.path), [policies.Mistake("", None, f) for f in faults])
-            live = await asyncio.to_thread(
-                live_of, self.config, policy, self.pipeline.live.pools
-            )
+            if faults := policies.missing_pools(policy, self.pipeline.live.pools):
+                raise FileFault(str(self.path), [Mistake("", None, text) for text in faults])
+            live = await asyncio.to_thread(live_of, self.config, policy, self.pipeline.live.pools)
         except FileFault as fault:
             self.last_error = str(fault)
             self.metrics.policy_reloads.add(("failed",))
@@ -439,6 +428,3 @@ def set_up_log() -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-
-
-__all__ = ["App", "__version__", "live_of", "serve", "set_up_log", "slots_of"]

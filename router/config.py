@@ -22,9 +22,7 @@ from router.tomlfile import FileFault, Mistake
 
 ENV_PREFIX = "SCENARIO_ROUTER_"
 DEFAULT_FILE = "config.toml"
-DialectName = Literal[
-    "vllm", "transformers", "llamacpp", "sglang", "ollama", "flat", "openai"
-]
+DialectName = Literal["vllm", "transformers", "llamacpp", "sglang", "ollama", "flat", "openai"]
 
 
 class _Table(BaseModel):
@@ -79,7 +77,8 @@ class PolicySource(_Table):
         default=200, ge=0, description="A change is read once the file was still this long, ms."
     )
     real_model_bypass: bool = Field(
-        default=False, description="A real served name skips the policy instead of being classified."
+        default=False,
+        description="A real served name skips the policy instead of being classified.",
     )
     aliases: tuple[str, ...] = Field(
         default=(), description="More model names that mean `auto`, for apps that hard-code one."
@@ -126,7 +125,7 @@ class Backend(_Table):
     keepalive_s: float = Field(
         default=4,
         ge=0,
-        description="How long an idle connection is kept; below the server's own limit (uvicorn 5).",
+        description="Longest idle time of a connection; below the server's own (uvicorn: 5).",
     )
     launch: Launch | None = Field(default=None, description="Start this server for me.")
 

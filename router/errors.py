@@ -153,6 +153,4 @@ class Draining(NoBackend):
 
 def error_body(message: str, *, type: str, param: str | None, code: str | int | None) -> bytes:
     """`{"error": {...}}` as every OpenAI client reads it."""
-    return orjson.dumps(
-        {"error": {"message": message, "type": type, "param": param, "code": code}}
-    )
+    return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})

@@ -105,12 +105,8 @@ _TABLE = (
         above_low=True,
         spellings=("repetition_penalty", "repeat_penalty"),
     ),
-    Param(
-        name="presence_penalty", kind="float", low=-2, high=2, spellings=("presence_penalty",)
-    ),
-    Param(
-        name="frequency_penalty", kind="float", low=-2, high=2, spellings=("frequency_penalty",)
-    ),
+    Param(name="presence_penalty", kind="float", low=-2, high=2, spellings=("presence_penalty",)),
+    Param(name="frequency_penalty", kind="float", low=-2, high=2, spellings=("frequency_penalty",)),
     Param(name="seed", kind="int", low=-(2**63), high=2**63 - 1, spellings=("seed",)),
     Param(name="stop", kind="texts", spellings=("stop",)),
     Param(name="session_id", kind="text", spellings=("session_id",)),

@@ -88,7 +88,7 @@ class Live(msgspec.Struct, frozen=True):
     real_model_bypass: bool
     allow_policy_off: bool
     has_keys: bool  # clients authenticate here, so their key is not for backends
-    plans: "dict[tuple[Any, ...], Plan]"  # remembered decisions of this policy
+    plans: dict[tuple[Any, ...], Plan]  # remembered decisions of this policy
 
     @property
     def slots(self) -> list[Slot]:
@@ -189,9 +189,7 @@ def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
 
 def _params(decision: Decision, sent: Mapping[str, Any]) -> msgspec.Raw:
     """The record's `params`: what the client said, what was sent, and who decided it."""
-    told = {
-        p.name: (p.client, sent.get(p.name), p.origin) for p in decision.params
-    }
+    told = {p.name: (p.client, sent.get(p.name), p.origin) for p in decision.params}
     return msgspec.Raw(msgspec.json.encode(told))
 
 
@@ -207,9 +205,7 @@ def check_model(model: str, live: Live) -> None:
     if model in names or any(slot.model is None for slot in live.slots):
         return
     exist = ", ".join(["auto", "auto:<scenario>", *sorted(live.aliases), *names])
-    raise ModelNotFound(
-        f"The model {model!r} does not exist. There are: {exist}.", param="model"
-    )
+    raise ModelNotFound(f"The model {model!r} does not exist. There are: {exist}.", param="model")
 
 
 def is_virtual(model: str, live: Live) -> bool:
@@ -432,10 +428,7 @@ class Exchange:
             b"%b %b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b"
             % (http.method, self.order.path, slot.host, self.request_id.encode())
         ]
-        skipped = _NEVER_FORWARDED
-        connection = fields.get(b"connection")
-        if connection is not None and connection.lower() not in (b"keep-alive", b"close"):
-            skipped = skipped | {name.strip().lower() for name in connection.split(b",")}
+        skipped = _with_named(_NEVER_FORWARDED, fields.get(b"connection"))
         lines += [
             name + b": " + value
             for name, value in http.headers
@@ -483,9 +476,8 @@ class Exchange:
         is_chunked = has_body and length is None
         self._frames = is_chunked and not self.order.http.is_http10
         lines = self._head_lines(head.status)
-        for name, value in head.headers:
-            if name not in _NEVER_RETURNED:
-                lines.append(b"%b: %b" % (name, value))
+        skipped = _with_named(_NEVER_RETURNED, head.fields.get(b"connection"))
+        lines += [name + b": " + value for name, value in head.headers if name not in skipped]
         if is_sse:
             lines.append(b"x-accel-buffering: no")
             if b"cache-control" not in head.fields:
@@ -540,9 +532,7 @@ class Exchange:
         elif may_retry and self._candidates:
             self._try_next()
         elif may_retry:
-            self._refuse(
-                NoBackend("No backend can be reached.", retry_after_s=_RETRY_AFTER_S)
-            )
+            self._refuse(NoBackend("No backend can be reached.", retry_after_s=_RETRY_AFTER_S))
             self._outcome = "upstream_error"
         else:
             self._refuse(fault)
@@ -615,7 +605,8 @@ class Exchange:
 
     def _send_refusal(self) -> None:
         """A backend's own error: its status and words, in the shape that clients read."""
-        assert self._answer is not None and self._refused is not None
+        assert self._answer is not None
+        assert self._refused is not None
         status, fields = self._answer.status, self._answer.fields
         coding = fields.get(b"content-encoding", b"").lower()
         body = relay.in_shape(status, relay.decoded(b"".join(self._refused), coding))
@@ -644,10 +635,7 @@ class Exchange:
     def _head_lines(self, status: int) -> list[bytes]:
         """Status line and the headers that every reply carries."""
         reason = _REASONS.get(status, b"")
-        lines = [
-            b"HTTP/1.1 %d %b\r\nx-request-id: %b"
-            % (status, reason, self.request_id.encode())
-        ]
+        lines = [b"HTTP/1.1 %d %b\r\nx-request-id: %b" % (status, reason, self.request_id.encode())]
         verdict = self.verdict
         if verdict is not None:
             lines.append(b"x-router-scenario: " + verdict.decision.scenario.encode())
@@ -678,7 +666,8 @@ class Exchange:
             b"x-router-session: " + (session.hash.encode() if session else b"none"),
             b"x-router-affinity: none",
             b"x-router-params: " + _ascii(actions),
-            b"x-router-because: " + _ascii("; ".join(verdict.found.signals + verdict.decision.because)),
+            b"x-router-because: "
+            + _ascii("; ".join(verdict.found.signals + verdict.decision.because)),
         ]
 
     def _head_bytes(self, status: int, lines: list[bytes]) -> bytes:
@@ -764,6 +753,13 @@ class Exchange:
             record.ttft_ms = round(ttft_s * 1e3, 3)
             if tally.output_tokens is not None and tally.output_tokens > 1 and self.is_stream:
                 record.tpot_ms = round((total_s - ttft_s) * 1e3 / (tally.output_tokens - 1), 3)
+
+
+def _with_named(names: frozenset[bytes], connection: bytes | None) -> frozenset[bytes]:
+    """These headers and those that a Connection header makes hop-by-hop."""
+    if connection is None or connection.lower() in (b"keep-alive", b"close"):
+        return names
+    return names | {name.strip().lower() for name in connection.split(b",")}
 
 
 def _given_id(fields: Mapping[bytes, bytes]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from router import tomlfile
 from router.params import PARAMS, Param
-from router.tomlfile import FileFault, Mistake
+from router.tomlfile import FileFault
 
 SCHEMA = 1
 FEATURES = ("tools", "forced_tool", "json_schema", "code", "image", "tool_loop")
@@ -53,9 +53,9 @@ class Structure(_Table):
 
     turns: Range | None = Field(default=None, description="User turns, the present one included.")
     chars: Range | None = Field(default=None, description="Characters the user wrote this turn.")
-    has: tuple[Literal["tools", "forced_tool", "json_schema", "code", "image", "tool_loop"], ...] = (
-        Field(default=(), description="What the request must hold, all of it.")
-    )
+    has: tuple[
+        Literal["tools", "forced_tool", "json_schema", "code", "image", "tool_loop"], ...
+    ] = Field(default=(), description="What the request must hold, all of it.")
     lang: tuple[Literal["zh", "ja", "ko", "en", "other"], ...] = Field(
         default=(), description="Main script of the user's text, any of these."
     )
@@ -247,13 +247,17 @@ def parse(text: str, name: str = "policy") -> Policy:
         file=written,
         presets=presets,
         personal=frozenset(
-            scenario for (scenario, _), entries in presets.items() if any(map(_is_personal, entries))
+            scenario
+            for (scenario, _), entries in presets.items()
+            if any(map(_is_personal, entries))
         ),
     )
 
 
 def _is_personal(entry: PresetRule) -> bool:
-    values = [value for rule in (entry.rule, entry.default) if rule for value in (rule.force, rule.fill)]
+    values = [
+        value for rule in (entry.rule, entry.default) if rule for value in (rule.force, rule.fill)
+    ]
     return entry.name.startswith("extra.") or (entry.name == "session_id" and "auto" in values)
 
 
@@ -270,6 +274,15 @@ def _presets(written: PolicyFile) -> dict[tuple[str, bool | None], tuple[PresetR
                 PresetRule(name, own.get(name), default.get(name)) for name in names
             )
     return presets
+
+
+def missing_pools(policy: Policy, there: Collection[str]) -> list[str]:
+    """Scenarios whose pool no backend belongs to, in words."""
+    return [
+        f"scenario {name!r} wants the pool {scenario.pool!r}, which has no backend"
+        for name, scenario in policy.scenarios.items()
+        if scenario.pool not in there
+    ]
 
 
 def rules(table: Mapping[str, Any], bare: str = "force") -> dict[str, Rule]:
@@ -309,7 +322,7 @@ def _faults(written: PolicyFile) -> Iterator[_Fault]:
         (("defaults", "thinking"), written.defaults.thinking),
     ]
     for scenario_id, scenario in written.scenarios.items():
-        at = ("scenarios", scenario_id)
+        at: tuple[str, ...] = ("scenarios", scenario_id)
         if not _ID.match(scenario_id):
             yield at, "an id is lower-case ASCII letters, digits, - and _: it goes in a header", ()
         tables += [

@@ -126,9 +126,7 @@ class Metrics:
             "Finished requests.",
             ("scenario", "backend", "endpoint", "stream", "status", "outcome"),
         )
-        self.duration = _Histograms(
-            "request_duration_seconds", "Arrival to end.", where, _SECONDS
-        )
+        self.duration = _Histograms("request_duration_seconds", "Arrival to end.", where, _SECONDS)
         self.ttft = _Histograms(
             "time_to_first_token_seconds", "Arrival to the first token.", where, _SECONDS
         )
@@ -217,5 +215,3 @@ def _labels(names: Labels, values: Labels) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-

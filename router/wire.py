@@ -140,6 +140,8 @@ class RequestReader:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head is not None:
+            return  # a trailer: nothing behind a body may add to what was decided by its head
         name = name.lower()
         self._headers.append((name, value))
         self._fields[name] = value
@@ -163,7 +165,7 @@ class RequestReader:
             self._refuse(BadRequestHead(f"HTTP/{version} is not spoken here."))
         if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             self._refuse(BadRequestHead("The only transfer coding understood is chunked."))
-        if version == "1.1" and b"host" not in fields or (
+        if (version == "1.1" and b"host" not in fields) or (
             len(fields) != len(self._headers)
             and sum(name == b"host" for name, _ in self._headers) > 1
         ):

@@ -18,6 +18,8 @@ from typing import Any
 import structlog
 
 from router import app as apps
+from router import config as configs
+from router import policy as policies
 from router.config import Config
 from router.tomlfile import FileFault
 
@@ -50,10 +52,9 @@ class Workers:
         server = self._config.server
         count = (os.cpu_count() or 1) if server.workers == "auto" else server.workers
         try:
-            policy = apps.policies.load(
-                apps.configs.beside(self._config_path, self._config.policy.file)
-            )
-            if faults := apps.missing_pools(policy, self._config):
+            policy = policies.load(configs.beside(self._config_path, self._config.policy.file))
+            pools = {backend.pool for backend in self._config.backends}
+            if faults := policies.missing_pools(policy, pools):
                 print("\n".join(faults), file=sys.stderr)
                 return 1
             sockets = apps.listen(server.host, server.port, shared=count > 1)
@@ -67,7 +68,7 @@ class Workers:
         port = sockets[0].getsockname()[1]
         return self._supervise(count, port, address)
 
-    def _serve(self, sockets: list[Any], on_ready: Callable[[], None]) -> None:
+    def _serve(self, sockets: list[Any], on_ready: Callable[[], object]) -> None:
         try:
             import uvloop
 

@@ -36,9 +36,7 @@ class Shapes:
         """The evidence for scenarios whose gate, if they have one, lets this request in."""
         gates = self._gates
         return [
-            entry
-            for entry in evidence
-            if entry[0] not in gates or _holds(gates[entry[0]], seen)
+            entry for entry in evidence if entry[0] not in gates or _holds(gates[entry[0]], seen)
         ]
 
 

@@ -1,7 +1,10 @@
 """Evidence from words: all keywords of a policy in one pass, all patterns in another.
 
-Keywords go through an Aho-Corasick automaton and patterns through one RE2 set, so
-a thousand entries cost what one does and no operator's pattern can stall a request.
+Keywords go through an Aho-Corasick automaton. Patterns go through RE2's filter: the
+words that a pattern cannot do without are looked for first, and only the patterns
+that may match are run. (One RE2 set over all patterns is faster on a text seen
+before, but on new text its automaton outgrows any memory: 560 against 55 µs a prompt
+with 150 patterns.) RE2 is linear in the text, so no operator's pattern can stall.
 """
 
 from __future__ import annotations
@@ -13,12 +16,11 @@ import re2
 
 from router.classify.features import fold
 from router.classify.structure import Evidence
-from router.policy import Policy
+from router.policy import Match, Policy
+from router.policy import Words as ThinkingWords
 
 #: stands for the [thinking] table among the scenarios
 _THOUGHT = ""
-#: RE2 builds its automaton lazily up to this much; a policy of 300 patterns needs a tenth
-_PATTERN_MEMORY = 64 << 20
 
 
 class Found(NamedTuple):
@@ -38,8 +40,8 @@ class Words:
 
     def __init__(self, policy: Policy) -> None:
         worth = policy.file.classify
-        sources = [(name, entry.match) for name, entry in policy.scenarios.items()]
-        listed = [(_THOUGHT, policy.file.thinking), *sources]
+        listed: list[tuple[str, Match | ThinkingWords]] = [(_THOUGHT, policy.file.thinking)]
+        listed += [(name, entry.match) for name, entry in policy.scenarios.items()]
         self._keywords = [
             _keyword(scenario, text, worth.keyword)
             for scenario, match in listed
@@ -54,7 +56,7 @@ class Words:
         self._patterns: list[Evidence] = [
             (scenario, "pattern", worth.pattern, f"pattern {text}") for scenario, text in patterns
         ]
-        self._set = _pattern_set([text for _, text in patterns])
+        self._filter = _pattern_filter([text for _, text in patterns])
 
     def found(self, text: str) -> Found:
         """Evidence in a folded text; a word counts once, however often it stands there."""
@@ -70,8 +72,8 @@ class Words:
                 wants_thought = True
             else:
                 evidence[keyword.evidence] = None
-        if self._set is not None:
-            for index in self._set.Match(text) or ():
+        if self._filter is not None:
+            for index in self._filter.Match(text) or ():
                 pattern = self._patterns[index]
                 if pattern[0] == _THOUGHT:
                     wants_thought = True
@@ -99,15 +101,14 @@ def _is_word(character: str) -> bool:
     )
 
 
-def _pattern_set(patterns: list[str]) -> re2.Set | None:
+def _pattern_filter(patterns: list[str]) -> re2.Filter | None:
     if not patterns:
         return None
     options = re2.Options()
     options.case_sensitive = False
-    options.max_mem = _PATTERN_MEMORY
     options.log_errors = False
-    compiled = re2.Set.SearchSet(options)
+    compiled = re2.Filter()
     for pattern in patterns:
-        compiled.Add(pattern)
+        compiled.Add(pattern, options)
     compiled.Compile()
     return compiled

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     except FileFault as fault:
         print(fault, file=sys.stderr)
         return 1
-    faults = list(_missing_pools(policy, config))
+    faults = policies.missing_pools(policy, {backend.pool for backend in config.backends})
     losses = list(unsayable(policy, config))
     if args.json:
         print(json.dumps({"faults": faults, "losses": losses, "policy": policy.hash}, indent=2))
@@ -58,13 +58,6 @@ def _tell(
         print(f"note: {text}")
     if not faults:
         print("sound")
-
-
-def _missing_pools(policy: Policy, config: Config) -> Iterator[str]:
-    there = {backend.pool for backend in config.backends}
-    for name, scenario in policy.scenarios.items():
-        if scenario.pool not in there:
-            yield f"scenario {name!r} wants the pool {scenario.pool!r}, which has no backend"
 
 
 def unsayable(policy: Policy, config: Config) -> Iterator[str]:

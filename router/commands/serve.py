@@ -28,5 +28,3 @@ def announce(address: str, config: Config) -> None:
     print(f"scenario-router listening on {address}", flush=True)
     if config.auth.keys_env is None:
         print("no client keys are configured: everybody who reaches it may ask", file=sys.stderr)
-
-

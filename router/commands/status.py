@@ -32,5 +32,8 @@ def run(args: argparse.Namespace) -> int:
             f"{backend['dialect']}, {backend['inflight']} of {backend['max_inflight']} in flight"
         )
     log = status["log"]
-    print(f"log: {log['written']} written, {log['dropped']} lost" + (f" ({log['fault']})" if log["fault"] else ""))
+    print(
+        f"log: {log['written']} written, {log['dropped']} lost"
+        + (f" ({log['fault']})" if log["fault"] else "")
+    )
     return 0 if status["ready"] else 1

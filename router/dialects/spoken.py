@@ -121,10 +121,10 @@ def _place(change: Change, request: ChatRequest, dialect: Dialect) -> Place | No
     sayable = _SAYABLE.get(request.endpoint)
     if sayable is not None and change.name not in sayable:
         return None
-    if change.name == "max_new_tokens" and request.endpoint in _LIMIT_NAME:
-        if change.name in dialect.places and dialect.name != "flat":
-            return _LIMIT_NAME[request.endpoint]
-    return dialect.places.get(change.name)
+    place = dialect.places.get(change.name)
+    if place is not None and "max_tokens" in place.paths:
+        return _LIMIT_NAME.get(request.endpoint, place)
+    return place
 
 
 def _say(

@@ -86,15 +86,23 @@ def has_gpu() -> bool:
 
 
 def threads() -> int:
-    """How many threads an engine should use: our processors, by mask and by quota."""
+    """How many threads an engine should use: our processors, by mask and by quota, less one.
+
+    Engines wait for their slowest thread by spinning. With a thread on every
+    processor, one other busy process (we are one) made llama.cpp 2 to 30 times
+    slower on two cores; with one left free it cost nothing.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(allowed or 1, _quota(), MAX_THREADS))
+    return max(1, min((allowed or 1) - 1, _quota() - 1, MAX_THREADS))
 
 
 def _quota() -> int:
-    """The processors that this container may use (cgroup v2), which the mask does not show."""
+    """The processors that this container may use (cgroup v2), which the mask does not show.
+
+    Without a limit it is more than we would use.
+    """
     try:
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         return math.ceil(int(limit) / int(period))
     except (OSError, ValueError):
-        return MAX_THREADS
+        return MAX_THREADS + 1

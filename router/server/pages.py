@@ -16,7 +16,8 @@ import orjson
 import structlog
 from aiohttp import web
 
-from router import __version__, policy as policies
+from router import __version__
+from router import policy as policies
 from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
 from router.explain import told
@@ -113,9 +114,9 @@ class Pages:
         except web.HTTPNotFound:
             response = _error(_not_found(request))
         except web.HTTPException as error:
-            fault = ClientError(error.reason)
-            fault.status = error.status
-            response = _error(fault)
+            refusal = ClientError(error.reason)
+            refusal.status = error.status
+            response = _error(refusal)
         except Exception:
             log.exception("page failed", path=request.path)
             response = _error(RouterError("The router failed on this page; its log says why."))
@@ -321,5 +322,3 @@ def _not_found(request: web.Request) -> NotFound:
         f"There is nothing at {request.method} {request.path}; inference is at "
         "POST /v1/chat/completions."
     )
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tests.support.casefile import JsonObject
+from tests.support.casefile import SEND_HEADER, JsonObject
 from tests.support.casejudge import (
     compare,
     judge_of,
@@ -26,9 +26,12 @@ def _pairs(run: Run, check: JsonObject) -> list[tuple[Sent, Seen]]:
 
 
 def _header_sources(run: Run, check: JsonObject) -> list[tuple[str, Seen]]:
-    """As `_pairs`; a send for which a backend's model list was asked counts as well."""
-    nodes = run.nodes.values()
-    everything = [*run.seen, *(probe for node in nodes for probe in node.probes)]
+    """As `_pairs`; a send for which a backend's model list was asked counts as well.
+
+    The router's own checks carry no label and are nobody's.
+    """
+    probes = [probe for node in run.nodes.values() for probe in node.probes]
+    everything = [*run.seen, *(probe for probe in probes if probe.all(SEND_HEADER))]
     found = [
         (sent.label, seen) for sent in sent_of(run, check) for seen in led_to(everything, sent)
     ]

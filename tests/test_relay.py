@@ -1,0 +1,417 @@
+"""An answer on its way back: the same for the client, counted for the record."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router import relay, sse, wire
+from router.relay import Stream, Tally, Whole
+from tests.support.strategies import cut, cut_points
+
+
+def frame(**members: Any) -> bytes:
+    return sse.event(json.dumps(members, ensure_ascii=False).encode())
+
+
+def delta(**part: Any) -> bytes:
+    return frame(id="c", choices=[{"index": 0, "delta": part}])
+
+
+FINISH = frame(id="c", choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+USAGE = frame(
+    id="c",
+    choices=[],
+    usage={
+        "prompt_tokens": 7,
+        "completion_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    },
+)
+USAGE_ON_THE_LAST = frame(
+    id="c",
+    choices=[{"index": 0, "delta": {}, "finish_reason": "length"}],
+    usage={"prompt_tokens": 7, "completion_tokens": 5},
+)
+DONE = sse.event(b"[DONE]")
+FRAMES = [
+    delta(role="assistant", content=""),
+    delta(content="Hello"),
+    delta(content="退款 😀 é"),
+    delta(reasoning_content="思考"),
+    delta(reasoning="hm", content=None),
+    delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]),
+    delta(content="x" * 300),
+    delta(content="crlf").replace(b"\n\n", b"\r\n\r\n"),
+    b": keep-alive\n\n",
+    b"event: ping\ndata: {}\n\n",
+    b"data: not json\n\n",
+    frame(type="response.output_text.delta", delta="text"),
+]
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[bytes]:
+    """The frames of a stream, in an order that engines use."""
+    frames = draw(st.lists(st.sampled_from(FRAMES), max_size=5))
+    frames += draw(st.sampled_from([[], [FINISH], [USAGE_ON_THE_LAST]]))
+    frames += draw(st.sampled_from([[], [USAGE]]))
+    return frames + draw(st.sampled_from([[], [DONE]]))
+
+
+def chunked(text: bytes, points: list[int]) -> bytes:
+    return b"".join(map(wire.chunk, cut(text, points))) + wire.LAST_CHUNK
+
+
+def entity_of(raw: bytes) -> bytes:
+    """A whole chunked body's text; what follows it, or lacks, is an error."""
+    body = wire.ChunkedBody()
+    piece = body.feed(raw)
+    assert body.close()
+    assert not piece.excess
+    return b"".join(piece.payloads)
+
+
+def told(tally: Tally) -> dict[str, Any]:
+    names = [
+        "answer_chars",
+        "reasoning_chars",
+        "finish_reason",
+        "input_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "reasoning_tokens",
+        "has_token",
+        "has_done",
+        "error",
+    ]
+    return {name: getattr(tally, name) for name in names}
+
+
+def relayed(
+    pieces: list[bytes], *, cuts_usage: bool = False, adds_done: bool = False, frames: bool = True
+) -> tuple[list[bytes], dict[str, Any]]:
+    """What the client gets for each read of the backend's socket, and the tally."""
+    passage = Stream(Tally(), cuts_usage=cuts_usage, adds_done=adds_done)
+    body, out = wire.ChunkedBody(), []
+    for piece in pieces:
+        out.append(passage.pass_on(piece, body.feed(piece), frames))
+    assert body.close()
+    return out, told(passage.tally)
+
+
+@given(answers(), cut_points, cut_points)
+def test_the_client_gets_what_the_backend_said_however_it_is_cut(
+    frames: list[bytes], chunks: list[int], points: list[int]
+) -> None:
+    text = b"".join(frames)
+    raw = chunked(text, chunks)
+
+    out, tally = relayed(cut(raw, points))
+
+    assert entity_of(b"".join(out)) == text
+    assert tally == relayed([raw])[1]
+    assert b"".join(relayed(cut(raw, points), frames=False)[0]) == text
+
+
+@given(answers(), cut_points, cut_points)
+def test_the_usage_frame_nobody_asked_for_is_taken_out_and_no_other_byte(
+    frames: list[bytes], chunks: list[int], points: list[int]
+) -> None:
+    raw = chunked(b"".join(frames), chunks)
+
+    out, tally = relayed(cut(raw, points), cuts_usage=True)
+
+    assert entity_of(b"".join(out)) == b"".join(f for f in frames if f is not USAGE)
+    assert tally == relayed([raw], cuts_usage=False)[1]
+
+
+@given(answers(), st.integers(min_value=0), cut_points, st.booleans())
+def test_a_broken_off_stream_is_whole_chunks_with_an_error_and_no_done(
+    frames: list[bytes], end: int, points: list[int], cuts_usage: bool
+) -> None:
+    text = b"".join(frame for frame in frames if frame is not DONE)
+    raw = chunked(text, points)[: -len(wire.LAST_CHUNK)]
+    passage = Stream(Tally(), cuts_usage=cuts_usage, adds_done=True)
+    body, out = wire.ChunkedBody(), b""
+    for piece in cut(raw[: end % (len(raw) + 1)], points):
+        out += passage.pass_on(piece, body.feed(piece), True)
+
+    out += passage.break_off(b'{"error":{"message":"gone"}}', True)
+
+    events = sse.EventSplitter()
+    found = events.feed(entity_of(out))
+    assert events.held == b""
+    assert found[-1].data == b'{"error":{"message":"gone"}}'
+    assert b"[DONE]" not in entity_of(out)
+
+
+@given(answers(), cut_points)
+def test_no_whole_frame_is_held_back(frames: list[bytes], points: list[int]) -> None:
+    """At every moment the client has all whole frames, and the open one too if it has choices."""
+    text = b"".join(frames)
+    passage = Stream(Tally(), cuts_usage=False, adds_done=False)
+    body, sent, seen = wire.ChunkedBody(), b"", b""
+    for payload in cut(text, points):
+        raw = wire.chunk(payload)
+        sent += passage.pass_on(raw, body.feed(raw), False)
+        seen += payload
+        splitter = sse.EventSplitter()
+        whole = b"".join(event.raw for event in splitter.feed(seen))
+        wanted = seen if b'"choices": [{' in splitter.held else whole
+        assert sent.startswith(wanted)
+
+
+def test_the_beginning_of_a_frame_with_choices_goes_out_at_once() -> None:
+    passage = Stream(Tally(), cuts_usage=True, adds_done=False)
+    body = wire.ChunkedBody()
+    first = wire.chunk(delta(content="a long text")[:60])
+
+    assert passage.pass_on(first, body.feed(first), True) == first
+
+
+def test_a_comment_is_not_held_back() -> None:
+    passage = Stream(Tally(), cuts_usage=True, adds_done=False)
+    raw = wire.chunk(b": keep-alive\n\n")
+
+    assert passage.pass_on(raw, wire.ChunkedBody().feed(raw), True) == raw
+
+
+def test_a_usage_frame_cut_anywhere_is_taken_out() -> None:
+    text = delta(content="é") + FINISH + USAGE + DONE
+    for at in range(len(text)):
+        raw = wire.chunk(text[:at]) + wire.chunk(text[at:]) + wire.LAST_CHUNK
+        out, tally = relayed([raw[: at + 9], raw[at + 9 :]], cuts_usage=True)
+        assert entity_of(b"".join(out)) == delta(content="é") + FINISH + DONE
+        assert (tally["input_tokens"], tally["output_tokens"]) == (7, 5)
+
+
+def test_what_is_counted_is_what_was_said() -> None:
+    text = delta(reasoning_content="思考") + delta(content="答え😀") + FINISH + USAGE + DONE
+
+    _, tally = relayed([chunked(text, [])])
+
+    assert tally == {
+        "answer_chars": 3,
+        "reasoning_chars": 2,
+        "finish_reason": "stop",
+        "input_tokens": 7,
+        "output_tokens": 5,
+        "cached_tokens": 4,
+        "reasoning_tokens": 2,
+        "has_token": True,
+        "has_done": True,
+        "error": None,
+    }
+
+
+def test_a_role_alone_is_no_token() -> None:
+    assert not relayed([chunked(delta(role="assistant", content=""), [])])[1]["has_token"]
+
+
+@given(cut_points)
+def test_a_very_long_line_passes_however_it_is_cut(points: list[int]) -> None:
+    text = delta(content="x" * (1 << 20)) + delta(content="y") + FINISH + DONE
+    raw = chunked(text, [point * 17 for point in points])
+
+    out, tally = relayed(cut(raw, [point * 16 for point in points]), cuts_usage=True)
+
+    assert entity_of(b"".join(out)) == text
+    assert tally == relayed([raw])[1]
+
+
+def test_a_very_long_line_is_counted_the_same_however_it_is_cut() -> None:
+    text = delta(content="x" * (1 << 20)) + FINISH
+    raw = chunked(text, [])
+
+    assert relayed([raw[:-200], raw[-200:]])[1] == relayed([raw])[1]
+
+
+def test_a_stream_broken_off_inside_a_very_long_line_still_tells_its_error() -> None:
+    passage = Stream(Tally(), cuts_usage=False, adds_done=False)
+    raw = wire.chunk(delta(content="x" * (3 << 20))[: 2 << 20])
+    out = passage.pass_on(raw, wire.ChunkedBody().feed(raw), True)
+
+    out += passage.break_off(b'{"error":{}}', True)
+
+    assert sse.EventSplitter().feed(entity_of(out))[-1].data == b'{"error":{}}'
+
+
+@pytest.mark.parametrize(
+    ("frames", "adds_done", "has_added"),
+    [
+        ([delta(content="a"), FINISH], True, True),
+        ([delta(content="a"), FINISH], False, False),
+        ([delta(content="a"), FINISH, DONE], True, False),
+        ([delta(content="a")], True, False),
+        ([delta(content="a"), frame(error="it broke")], True, False),
+    ],
+)
+def test_done_is_added_where_a_finished_stream_lacks_it(
+    frames: list[bytes], adds_done: bool, has_added: bool
+) -> None:
+    text = b"".join(frames)
+    for points in ([], [len(text)], [10, 20], list(range(1, len(text), 7))):
+        out, _ = relayed(cut(chunked(text, points), points), adds_done=adds_done)
+        entity = entity_of(b"".join(out))
+        assert entity.endswith(DONE) == (has_added or DONE in frames)
+        assert entity.count(b"[DONE]") == int(has_added) + (DONE in frames)
+
+
+def test_an_added_done_is_an_event_of_its_own() -> None:
+    text = delta(content="a") + FINISH + b": bye"
+
+    out, _ = relayed([chunked(text, [])], adds_done=True)
+
+    assert sse.EventSplitter().feed(entity_of(b"".join(out)))[-1].data == b"[DONE]"
+
+
+def test_done_is_added_where_the_connection_ends_the_stream() -> None:
+    passage = Stream(Tally(), cuts_usage=False, adds_done=True)
+    text = delta(content="a") + FINISH
+    out = passage.pass_on(text, wire.UntilCloseBody().feed(text), True) + passage.end(True)
+
+    assert entity_of(out) == text + DONE
+
+
+def test_a_stream_that_its_connection_ends_gets_its_last_chunk() -> None:
+    passage = Stream(Tally(), cuts_usage=True, adds_done=False)
+    text = delta(content="a") + b'data: {"id":'
+    out = passage.pass_on(text, wire.UntilCloseBody().feed(text), True) + passage.end(True)
+
+    assert entity_of(out) == text
+
+
+@given(cut_points)
+def test_an_error_said_as_text_is_put_in_shape(points: list[int]) -> None:
+    text = delta(content="a") + frame(error="it broke")
+
+    out, tally = relayed(cut(chunked(text, points), points))
+
+    *_, last = sse.EventSplitter().feed(entity_of(b"".join(out)))
+    assert json.loads(last.data)["error"]["message"] == "it broke"
+    assert set(json.loads(last.data)["error"]) == {"message", "type", "param", "code"}
+    assert tally["error"] == "it broke"
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 7, "completion_tokens": 5, "prompt_tokens_details": None},
+        {"prompt_tokens": 7, "completion_tokens": 5, "extra": {"deep": [1]}},
+        {"prompt_tokens": 7, "completion_tokens": 5, "completion_tokens_details": {}},
+        {"input_tokens": 7, "output_tokens": 5},
+    ],
+)
+def test_usage_is_read_in_every_shape_engines_use(usage: dict[str, Any]) -> None:
+    _, tally = relayed([chunked(frame(choices=[], usage=usage), [])])
+
+    assert (tally["input_tokens"], tally["output_tokens"]) == (7, 5)
+
+
+# --- replies that are no stream ---------------------------------------------------------
+
+REPLY = {
+    "choices": [
+        {"message": {"content": "答え", "reasoning_content": "hm"}, "finish_reason": "stop"}
+    ],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 5},
+}
+
+
+def passed_whole(raw: bytes, body: wire.Body, points: list[int], coding: bytes = b"") -> Whole:
+    passage = Whole(Tally(), coding)
+    out = b""
+    for piece in cut(raw, points):
+        out += passage.pass_on(piece, body.feed(piece), body.is_chunked)
+    assert out == raw or entity_of(out) == entity_of(raw)
+    return passage
+
+
+@given(cut_points)
+def test_a_whole_reply_passes_and_is_read_at_its_end(points: list[int]) -> None:
+    text = json.dumps(REPLY).encode()
+    for raw, body in ((text, wire.LengthBody(len(text))), (chunked(text, points), wire.ChunkedBody())):
+        passage = passed_whole(raw, body, points)
+        tally = told(passage.tally)
+        assert (tally["answer_chars"], tally["reasoning_chars"]) == (2, 2)
+        assert (tally["input_tokens"], tally["finish_reason"]) == (7, "stop")
+
+
+@pytest.mark.parametrize("coding", [b"", b"identity", b"gzip"])
+def test_a_compressed_reply_passes_compressed_and_is_read_all_the_same(coding: bytes) -> None:
+    text = json.dumps(REPLY).encode()
+    raw = gzip.compress(text) if coding == b"gzip" else text
+
+    passage = passed_whole(raw, wire.LengthBody(len(raw)), [5], coding)
+
+    assert passage.tally.output_tokens == 5
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"choices":5}'])
+def test_a_reply_that_cannot_be_read_passes_uncounted(raw: bytes) -> None:
+    passage = passed_whole(raw, wire.LengthBody(len(raw)), [1])
+
+    assert passage.tally.output_tokens is None
+
+
+def test_a_reply_ended_by_its_connection_is_read() -> None:
+    passage = Whole(Tally(), b"")
+    text = json.dumps(REPLY).encode()
+    out = passage.pass_on(text, wire.UntilCloseBody().feed(text), True)
+
+    assert entity_of(out + passage.end(True)) == text
+    assert passage.tally.output_tokens == 5
+
+
+# --- errors in every shape ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":{"message":"m","type":"t","param":null,"code":400}}', "m"),
+        (b'{"error":{"code":400,"message":"m","type":"exceed_context_size_error"}}', "m"),
+        (b'{"error":"m"}', "m"),
+        (b'{"detail":"m"}', "m"),
+        (b'{"detail":[{"loc":["a"],"msg":"b"}]}', '[{"loc":["a"],"msg":"b"}]'),
+        (b'{"object":"error","message":"m","type":"t","param":null,"code":40001}', "m"),
+        (b'{"message":"m"}', "m"),
+        (b"Internal Server Error", "Internal Server Error"),
+        (b"", "The backend answered with status 500."),
+        (b"null", None),
+        (b"[1]", "[1]"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b'{"error":null}', None),
+        (b'{"error":{}}', None),
+        (b'"m"', "m"),
+    ],
+)
+def test_every_error_of_a_backend_gets_the_shape_clients_read(
+    body: bytes, message: str | None
+) -> None:
+    error = json.loads(relay.in_shape(500, body))["error"]
+
+    assert set(error) >= {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert isinstance(error["type"], str)
+    assert message is None or error["message"] == message
+
+
+@given(st.binary(max_size=60), st.sampled_from([400, 422, 500, 503]))
+def test_any_error_body_becomes_an_error_object(body: bytes, status: int) -> None:
+    error = json.loads(relay.in_shape(status, body))["error"]
+
+    assert isinstance(error["message"], str)
+    assert error["message"]
+
+
+@given(st.binary(max_size=60))
+def test_any_error_member_has_a_text(raw: bytes) -> None:
+    assert isinstance(relay.error_text(raw), str)
