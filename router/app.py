@@ -260,6 +260,10 @@ class App:
         if is_up and (not was_up or slot.model is None):
             await self._learn(slot)
 
+    def mark_down(self, slot: Slot, reason: str) -> None:
+        """Somebody knows better than the last check."""
+        slot.health = slot.health.observed(False, reason, time.time())
+
     async def _ask(self, slot: Slot) -> tuple[bool, str]:
         upstream = self._probes[slot.name]
         timeout_s = self.config.health.timeout_s

