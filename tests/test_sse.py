@@ -45,7 +45,9 @@ def test_any_way_of_cutting_gives_the_same_events(
     assert held == rest
 
 
-@given(st.lists(st.sampled_from([b"d", b"data:", b" ", b"\n", b"\r\n", b"\n\n", b": c"])), cut_points)
+@given(
+    st.lists(st.sampled_from([b"d", b"data:", b" ", b"\n", b"\r\n", b"\n\n", b": c"])), cut_points
+)
 def test_no_byte_is_lost_or_doubled(pieces: list[bytes], points: list[int]) -> None:
     stream = b"".join(pieces)
 

@@ -58,7 +58,10 @@ GOOD: dict[str, tuple[bytes, list[bytes]]] = {
     "empty lines before": (b"\r\n\r\n" + GET, [b""]),
     "HTTP/1.0": (b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc", [b"abc"]),
     "an upgrade that is not taken up": (START + UPGRADE + b"\r\n" + GET, [b"", b""]),
-    "an upgrade with a body": (START + UPGRADE + b"Content-Length: 3\r\n\r\nabc" + GET, [b"abc", b""]),
+    "an upgrade with a body": (
+        START + UPGRADE + b"Content-Length: 3\r\n\r\nabc" + GET,
+        [b"abc", b""],
+    ),
     "an upgrade with chunks": (
         START + UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n" + GET,
         [b"a", b""],
@@ -76,7 +79,10 @@ BAD: dict[str, tuple[bytes, type[RouterError]]] = {
         with_header(b"Transfer-Encoding: chunked\r\nContent-Length: 3", b"0\r\n\r\n"),
         BadRequestHead,
     ),
-    "two lengths": (with_header(b"Content-Length: 3\r\nContent-Length: 4", b"abcd"), BadRequestHead),
+    "two lengths": (
+        with_header(b"Content-Length: 3\r\nContent-Length: 4", b"abcd"),
+        BadRequestHead,
+    ),
     "one length twice": (
         with_header(b"Content-Length: 3\r\nContent-Length: 3", b"abc"),
         BadRequestHead,
@@ -133,7 +139,10 @@ BAD: dict[str, tuple[bytes, type[RouterError]]] = {
     ),
     "a head over the limit": (with_header(b"x: " + b"a" * 1024), HeadTooLarge),
     "a head over the limit that never ends": (START + b"x: y\r\n" * 300, HeadTooLarge),
-    "a target over the limit": (b"GET /" + b"a" * 1024 + b" HTTP/1.1\r\nHost: h\r\n\r\n", HeadTooLarge),
+    "a target over the limit": (
+        b"GET /" + b"a" * 1024 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
+        HeadTooLarge,
+    ),
     "a second head over the limit": (GET + with_header(b"x: " + b"a" * 1024), HeadTooLarge),
 }
 
@@ -298,7 +307,9 @@ def test_an_answers_head_is_read() -> None:
         (b"HTTP/1.0 200 OK\r\nConnection: keep-alive", True),
     ],
 )
-def test_a_backends_connection_is_kept_only_where_it_stays_open(raw: bytes, keep_alive: bool) -> None:
+def test_a_backends_connection_is_kept_only_where_it_stays_open(
+    raw: bytes, keep_alive: bool
+) -> None:
     assert wire.answer_head(raw).keep_alive is keep_alive
 
 
@@ -445,8 +456,11 @@ def test_a_broken_chunked_body_is_as_broken_however_it_is_cut(
 
 @pytest.mark.parametrize(
     "raw",
-    [b"xyz\r\n", b"\r\n", b"-1\r\na\r\n", b"1\nab\n", b"1\r\nabc", b"2\r\nabX\n", b"2\r\nab\rX"]
-    + [b" 1\r\na\r\n", b"0x1\r\na\r\n", b"ffffffffffffffffffff\r\n", b"1\r\na\n0\r\n\r\n"],
+    [
+        *[b"xyz\r\n", b"\r\n", b"-1\r\na\r\n", b"1\nab\n", b"1\r\nabc", b"2\r\nabX\n"],
+        *[b"2\r\nab\rX", b" 1\r\na\r\n", b"0x1\r\na\r\n", b"1\r\na\n0\r\n\r\n"],
+        b"ffffffffffffffffffff\r\n",
+    ],
 )
 def test_a_chunk_that_is_none_is_refused_whole_and_byte_by_byte(raw: bytes) -> None:
     assert walk(raw).is_bad

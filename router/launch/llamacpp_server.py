@@ -15,7 +15,7 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn
 
-from router.launch import leash
+from router.launch import installed, leash
 
 HOST = "127.0.0.1"
 
@@ -48,7 +48,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--hub-file", help="the .gguf file in that repository")
     parser.add_argument("--alias", required=True, help="the name that /v1/models shows")
     parser.add_argument("--port", required=True, type=int)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=installed.threads())
     parser.add_argument("--ctx", type=int, default=8192, help="tokens, shared out among the slots")
     parser.add_argument("--slots", type=int, default=2, help="requests served at once")
     asked = parser.parse_args()

@@ -5,7 +5,6 @@ Values in, a command and its environment out; nothing is looked up or run here.
 
 from __future__ import annotations
 
-CPU_CONTEXT = 8192
 CPU_CACHE_GIB = 2
 
 
@@ -32,10 +31,10 @@ def command(
         flags += ["--reasoning-parser", "qwen3"]
         flags += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     if on_cpu:
-        # Compiling takes longer than it saves on a small model, and a model's full
-        # context would not fit into the cache.
+        # Compiling takes longer than it saves on a small model. The context is what
+        # fits into the cache: a fixed one is refused by models that have less.
         flags += ["--dtype", "bfloat16", "--enforce-eager"]
-        flags += ["--max-model-len", str(CPU_CONTEXT), "--max-num-seqs", "4"]
+        flags += ["--max-model-len", "auto", "--max-num-seqs", "4"]
     return (python, "-m", "vllm.entrypoints.openai.api_server", *flags)
 
 

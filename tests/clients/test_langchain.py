@@ -132,6 +132,38 @@ def test_bound_tools_go_out_and_calls_come_back(
     assert (found["name"], found["args"]) == ("weather", {"city": "Bonn"})
 
 
+@pytest.mark.parametrize(
+    ("method", "asked"),
+    [
+        ("json_mode", {"response_format": {"type": "json_object"}}),
+        (
+            "function_calling",
+            {"tool_choice": {"type": "function", "function": {"name": "City"}}},
+        ),
+    ],
+)
+def test_the_other_ways_to_an_object_go_on_uncut(
+    scripted: ScriptedBackend, scripted_router: Product, method: Any, asked: dict[str, Any]
+) -> None:
+    """No cap of the policy's may cut an answer that has to be whole."""
+    text = '{"city": "Paris", "country": "France"}'
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if method == "function_calling":
+        call = {"name": "City", "arguments": text}
+        message["tool_calls"] = [{"id": "call-1", "type": "function", "function": call}]
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    scripted.set_script([reply_json({"id": "x", "object": "chat.completion", "choices": [choice]})])
+    model = chat(scripted_router, "lc-object", model="auto:faq", max_completion_tokens=4000)
+
+    found = model.with_structured_output(City, method=method).invoke("Paris?")
+
+    assert found == City(city="Paris", country="France")
+    sent = scripted.requests[-1].json
+    assert {name: sent[name] for name in asked} == asked
+    assert sent["max_completion_tokens"] == 4000
+    assert sent["chat_template_kwargs"]["enable_thinking"] is False
+
+
 def test_a_small_model_with_bound_tools_answers(router: Product) -> None:
     answer = chat(router, "lc-prose").bind_tools([weather]).invoke(QUESTION)
 

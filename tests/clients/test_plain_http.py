@@ -149,6 +149,19 @@ def test_pipelined_requests_are_answered_in_order(port: int, backend: ScriptedBa
     assert replies[1].json() == {"status": "ok"}
 
 
+def test_a_client_that_leaves_with_a_request_waiting_frees_the_backend(
+    port: int, backend: ScriptedBackend
+) -> None:
+    backend.set_script([{"do": "wait_disconnect", "max_ms": 60_000}])
+    ask = request_bytes("POST", CHAT, JSON_TYPE, ASK)
+    with RawConnection(port) as connection:
+        connection.send(ask)
+        [seen] = backend.wait_requests(1)
+        connection.send(ask)
+
+    assert seen.wait_peer_closed() is not None
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_of_http_1_0_gets_a_body_that_ends_with_the_connection(
     port: int, backend: ScriptedBackend, stream: bool
