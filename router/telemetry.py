@@ -64,12 +64,6 @@ class _Histograms(_Family):
         self.buckets = buckets
         self.values: dict[Labels, _Histogram] = {}
 
-    def at(self, labels: Labels) -> _Histogram:
-        found = self.values.get(labels)
-        if found is None:
-            found = self.values[labels] = _Histogram(self.buckets)
-        return found
-
     def lines(self) -> list[str]:
         lines = self.head()
         for values, histogram in self.values.items():
@@ -103,106 +97,143 @@ class Gauge(_Family):
 
 
 class _Series:
-    """The histograms of one scenario on one backend, looked up once."""
+    """What is counted of one scenario on one backend; looked up once a request."""
 
-    __slots__ = ("confidence", "duration", "overhead", "tpot", "ttft")
-
-    def __init__(self, metrics: Metrics, key: Labels) -> None:
-        self.duration = metrics.duration.at(key)
-        self.ttft = metrics.ttft.at(key)
-        self.tpot = metrics.tpot.at(key)
-        self.overhead = metrics.overhead.at(())
-        self.confidence = metrics.confidence.at(key[:1])
+    def __init__(self) -> None:
+        self.ends: dict[Labels, int] = {}  # endpoint, stream, status, outcome
+        self.sources: dict[str, int] = {}
+        self.presets: dict[Sequence[Labels], int] = {}  # what a preset did, as a whole
+        self.input_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self.reasoning_tokens = 0
+        self.thinking = 0
+        self.empty = 0
+        self.retries = 0
+        self.duration = _Histogram(_SECONDS)
+        self.ttft = _Histogram(_SECONDS)
+        self.tpot = _Histogram(_TOKEN_SECONDS)
+        self.overhead = _Histogram(_OVERHEAD)
+        self.confidence = _Histogram(_SHARE)
 
 
 class Metrics:
-    """All that is counted over finished requests."""
+    """All that is counted over finished requests.
+
+    Counting is on the path and told in a page: so it is a few additions to one object,
+    and the families of the page are put together when somebody asks.
+    """
 
     def __init__(self) -> None:
         self._series: dict[Labels, _Series] = {}
-        where = ("scenario", "backend")
-        self.requests = _Counter(
-            "requests_total",
-            "Finished requests.",
-            ("scenario", "backend", "endpoint", "stream", "status", "outcome"),
-        )
-        self.duration = _Histograms("request_duration_seconds", "Arrival to end.", where, _SECONDS)
-        self.ttft = _Histograms(
-            "time_to_first_token_seconds", "Arrival to the first token.", where, _SECONDS
-        )
-        self.tpot = _Histograms(
-            "time_per_output_token_seconds", "Between two tokens.", where, _TOKEN_SECONDS
-        )
-        self.overhead = _Histograms(
-            "overhead_seconds", "Our own time until the request went out.", (), _OVERHEAD
-        )
-        self.tokens = _Counter("tokens_total", "Tokens, from usage.", ("scenario", "type"))
-        self.classified = _Counter(
-            "classification_total", "Requests by how they were told apart.", ("scenario", "source")
-        )
-        self.confidence = _Histograms(
-            "classification_confidence", "Share of the evidence.", ("scenario",), _SHARE
-        )
-        self.actions = _Counter(
-            "param_actions_total", "What presets did.", ("scenario", "param", "origin")
-        )
-        self.thinking = _Counter("thinking_total", "Requests with thinking on.", ("scenario",))
-        self.empty = _Counter("empty_answer_total", "Answers without content.", ("scenario",))
-        self.retries = _Counter("retries_total", "Further attempts.", ("backend",))
         self.policy_reloads = _Counter("policy_reload_total", "Policy loads.", ("result",))
 
     def observe(self, record: Record, actions: Sequence[Labels]) -> None:
-        """Count one finished request. `actions`: what its preset did, as labels."""
-        scenario, backend = record.scenario or "", record.backend or ""
-        key = (scenario, backend)
-        where = self._series.get(key)
-        if where is None:
-            where = self._series[key] = _Series(self, key)
-        self.requests.add(
-            (
-                scenario,
-                backend,
-                record.endpoint,
-                "true" if record.stream else "false",
-                str(record.status or ""),
-                record.outcome,
-            )
+        """Count one finished request. `actions`: (scenario, parameter, origin) of its preset."""
+        key = (record.scenario or "", record.backend or "")
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = _Series()
+        end = (
+            record.endpoint,
+            "true" if record.stream else "false",
+            str(record.status or ""),
+            record.outcome,
         )
+        series.ends[end] = series.ends.get(end, 0) + 1
         if record.total_ms is not None:
-            where.duration.add(record.total_ms / 1e3)
-        if record.ttft_ms is not None:
-            where.ttft.add(record.ttft_ms / 1e3)
-        if record.tpot_ms is not None:
-            where.tpot.add(record.tpot_ms / 1e3)
+            series.duration.add(record.total_ms / 1e3)
         if record.overhead_ms is not None:
-            where.overhead.add(record.overhead_ms / 1e3)
-        tokens = self.tokens
-        if record.input_tokens:
-            tokens.add((scenario, "input"), record.input_tokens)
-        if record.cached_tokens:
-            tokens.add((scenario, "cached_input"), record.cached_tokens)
-        if record.output_tokens:
-            tokens.add((scenario, "output"), record.output_tokens)
-        if record.reasoning_tokens:
-            tokens.add((scenario, "reasoning"), record.reasoning_tokens)
-        if record.source is not None:
-            self.classified.add((scenario, record.source))
-            where.confidence.add(record.confidence or 0.0)
-        for labels in actions:
-            self.actions.add(labels)
+            series.overhead.add(record.overhead_ms / 1e3)
+        if record.ttft_ms is not None:
+            series.ttft.add(record.ttft_ms / 1e3)
+        if record.tpot_ms is not None:
+            series.tpot.add(record.tpot_ms / 1e3)
+        series.input_tokens += record.input_tokens or 0
+        series.cached_tokens += record.cached_tokens or 0
+        series.output_tokens += record.output_tokens or 0
+        series.reasoning_tokens += record.reasoning_tokens or 0
+        source = record.source
+        if source is not None:
+            series.sources[source] = series.sources.get(source, 0) + 1
+            series.confidence.add(record.confidence or 0.0)
+            series.presets[actions] = series.presets.get(actions, 0) + 1
         if record.thinking:
-            self.thinking.add((scenario,))
-        if record.outcome == "ok" and record.answer_chars == 0:
-            self.empty.add((scenario,))
+            series.thinking += 1
         if record.retries:
-            self.retries.add((backend,), record.retries)
+            series.retries += record.retries
+        if record.answer_chars == 0 and record.outcome == "ok":
+            series.empty += 1
+
+    def _families(self) -> list[_Counter | _Histograms]:
+        where = ("scenario", "backend")
+        requests = _Counter(
+            "requests_total",
+            "Finished requests.",
+            (*where, "endpoint", "stream", "status", "outcome"),
+        )
+        tokens = _Counter("tokens_total", "Tokens, from usage.", ("scenario", "type"))
+        classified = _Counter(
+            "classification_total", "Requests by how they were told apart.", ("scenario", "source")
+        )
+        actions = _Counter(
+            "param_actions_total", "What presets did.", ("scenario", "param", "origin")
+        )
+        thinking = _Counter("thinking_total", "Requests with thinking on.", ("scenario",))
+        empty = _Counter("empty_answer_total", "Answers without content.", ("scenario",))
+        retries = _Counter("retries_total", "Further attempts.", ("backend",))
+        histograms = [
+            _Histograms(name, text, where, buckets)
+            for name, text, buckets in (
+                ("request_duration_seconds", "Arrival to end.", _SECONDS),
+                ("time_to_first_token_seconds", "Arrival to the first token.", _SECONDS),
+                ("time_per_output_token_seconds", "Between two tokens.", _TOKEN_SECONDS),
+                ("overhead_seconds", "Our own time until the request went out.", _OVERHEAD),
+                ("classification_confidence", "Share of the evidence.", _SHARE),
+            )
+        ]
+        for (scenario, backend), series in self._series.items():
+            for end, count in series.ends.items():
+                requests.add((scenario, backend, *end), count)
+            for kind, count in (
+                ("input", series.input_tokens),
+                ("cached_input", series.cached_tokens),
+                ("output", series.output_tokens),
+                ("reasoning", series.reasoning_tokens),
+            ):
+                tokens.add((scenario, kind), count)
+            for source, count in series.sources.items():
+                classified.add((scenario, source), count)
+            for preset, count in series.presets.items():
+                for labels in preset:
+                    actions.add(labels, count)
+            thinking.add((scenario,), series.thinking)
+            empty.add((scenario,), series.empty)
+            retries.add((backend,), series.retries)
+            counted = (
+                series.duration,
+                series.ttft,
+                series.tpot,
+                series.overhead,
+                series.confidence,
+            )
+            for family, histogram in zip(histograms, counted, strict=True):
+                family.values[scenario, backend] = histogram
+        return [
+            requests,
+            *histograms,
+            tokens,
+            classified,
+            actions,
+            thinking,
+            empty,
+            retries,
+            self.policy_reloads,
+        ]
 
     def text(self, gauges: Iterable[Gauge]) -> str:
         """The page, in the Prometheus text format 0.0.4."""
-        families: list[_Counter | _Histograms | Gauge] = [
-            family for family in vars(self).values() if isinstance(family, (_Counter, _Histograms))
-        ]
-        families += gauges
+        families: list[_Counter | _Histograms | Gauge] = [*self._families(), *gauges]
         return "\n".join(line for family in families for line in family.lines()) + "\n"
 
 

@@ -414,6 +414,16 @@ def test_any_error_body_becomes_an_error_object(body: bytes, status: int) -> Non
     assert error["message"]
 
 
-@given(st.binary(max_size=60))
-def test_any_error_member_has_a_text(raw: bytes) -> None:
-    assert isinstance(relay.error_text(raw), str)
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [("gone", "gone"), ({"message": "gone"}, "gone"), ({}, ""), ([1], None), (5, None)],
+)
+def test_an_error_inside_an_answer_is_told_in_whichever_shape(error: Any, text: str | None) -> None:
+    told_error = relayed([chunked(frame(error=error), [])])[1]["error"]
+
+    assert isinstance(told_error, str)
+    assert text is None or told_error == text
+
+
+def test_an_error_of_null_is_none() -> None:
+    assert relayed([chunked(frame(error=None), [])])[1]["error"] is None

@@ -154,7 +154,8 @@ class _Launching:
 
     async def _take(self, app: App, slot: Slot, engine: Engine) -> None:
         """The router speaks to this engine from here on."""
-        slot.dialect = dialects.of(engine.dialect)
+        if engine.dialect != "auto":  # else the server is asked what it is
+            slot.dialect = dialects.of(engine.dialect)
         slot.model = engine.served_model
         slot.is_named = True
         slot.label = engine.label
