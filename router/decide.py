@@ -149,10 +149,14 @@ def _resolve(entry: PresetRule, request: ChatRequest) -> ParamDecision | None:
     else:
         value, origin, action = None, "backend", "kept"
     for source in (rule, default):
+        # A client's null is lifted to what would have been filled in, where there is such a value.
+        nothing = source.fill if value is None else None
         if source.floor is not None and _floored(name, value, source.floor):
-            value, origin, action = source.floor, "floor", "floored"
+            value = source.floor if nothing is None else nothing
+            origin, action = "floor", "floored"
         if source.cap is not None and _capped(name, value, source.cap):
-            value, origin, action = source.cap, "cap", "capped"
+            value = source.cap if nothing is None else nothing
+            origin, action = "cap", "capped"
     return None if value is None and not was_sent else decided(value, origin, action)
 
 

@@ -224,11 +224,13 @@ def test_a_client_decides_about_thinking_and_the_sampling_follows(
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("temperature", [0, 0.0, None])
-def test_thought_is_never_greedy(scenario: str, temperature: float | None) -> None:
+@pytest.mark.parametrize(("temperature", "lifted"), [(0, 0.3), (0.0, 0.3), (None, 0.6)])
+def test_thought_is_never_greedy(
+    scenario: str, temperature: float | None, lifted: float
+) -> None:
     params = sent("好", scenario=scenario, enable_thinking=True, temperature=temperature)
 
-    assert params["temperature"] == 0.3
+    assert params["temperature"] == lifted
 
 
 def test_greedy_is_the_clients_right_where_nothing_thinks() -> None:

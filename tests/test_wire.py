@@ -166,9 +166,14 @@ def test_what_must_not_be_said_is_refused_whole_and_byte_by_byte(name: str) -> N
         assert [request.target for request in heard.requests] in ([], [b"/n"])
 
 
+# A head that never ends is refused at some length, but it is not known to which one of
+# several requests in a piece its bytes belong before it ends: that moment may differ.
+ENDING = [raw for name, (raw, _) in BAD.items() if "never ends" not in name]
+
+
 @given(
     st.lists(st.sampled_from([raw for raw, _ in GOOD.values()]), min_size=1, max_size=3),
-    st.one_of(st.none(), st.sampled_from([raw for raw, _ in BAD.values()])),
+    st.one_of(st.none(), st.sampled_from(ENDING)),
     cut_points,
 )
 def test_any_way_of_cutting_the_bytes_gives_the_same_requests(

@@ -54,7 +54,9 @@ class Words:
         )
         patterns = [(scenario, text) for scenario, match in listed for text in match.patterns]
         self._patterns: list[Evidence] = [
-            (scenario, "pattern", worth.pattern, f"pattern {text}") for scenario, text in patterns
+            (scenario, "pattern", worth.pattern, _signal(number, text))
+            for scenario, match in listed
+            for number, text in enumerate(match.patterns, start=1)
         ]
         self._filter = _pattern_filter([text for _, text in patterns])
 
@@ -80,6 +82,12 @@ class Words:
                 else:
                     evidence[pattern] = None
         return Found(tuple(evidence), wants_thought)
+
+
+def _signal(number: int, pattern: str) -> str:
+    """Which pattern of its scenario it was, short enough for a log line and a header."""
+    shown = pattern if len(pattern) <= 40 else pattern[:39] + "…"
+    return f"pattern #{number} {shown}"
 
 
 def _keyword(scenario: str, written: str, worth: float) -> _Keyword:

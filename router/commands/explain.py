@@ -10,6 +10,7 @@ from typing import Any
 
 from router import app as apps
 from router import config as configs
+from router import dialects
 from router import explain as explaining
 from router import policy as policies
 from router.chat import Endpoint
@@ -47,6 +48,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     options.add_config(parser)
     parser.add_argument("--policy", help="explain under this policy file")
     parser.add_argument(
+        "--dialect",
+        choices=sorted(dialects.DIALECTS),
+        default="vllm",
+        help='what to show where a backend says "auto", since nobody is asked (default: vllm)',
+    )
+    parser.add_argument(
         "--endpoint", choices=sorted(_ENDPOINTS), default="chat.completions", help="which shape"
     )
     parser.add_argument(
@@ -67,6 +74,13 @@ def run(args: argparse.Namespace) -> int:
     except FileFault as fault:
         print(fault, file=sys.stderr)
         return 1
+    backends = tuple(
+        backend.model_copy(update={"dialect": args.dialect})
+        if backend.dialect == "auto"
+        else backend
+        for backend in config.backends
+    )
+    config = config.model_copy(update={"backends": backends})
     live = apps.live_of(config, policy, apps.slots_of(config, Unconnected))
     pairs = (header.partition(":") for header in args.header)
     headers = {name.strip().lower().encode(): value.strip().encode() for name, _, value in pairs}

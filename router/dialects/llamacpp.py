@@ -29,4 +29,5 @@ DIALECT = Dialect(
         "stop": Place(("stop",)),
         "use_cache": Place(("cache_prompt",)),
     },
+    quiet=frozenset({"session_id"}),
 )

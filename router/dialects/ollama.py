@@ -21,5 +21,5 @@ DIALECT = Dialect(
         "seed": Place(("seed",)),
         "stop": Place(("stop",)),
     },
-    quiet=frozenset({"thinking_budget", "use_cache"}),
+    quiet=frozenset({"session_id", "thinking_budget", "use_cache"}),
 )

@@ -19,6 +19,6 @@ DIALECT = Dialect(
         "seed": Place(("seed",)),
         "stop": Place(("stop",)),
     },
-    quiet=frozenset({"use_cache"}),
+    quiet=frozenset({"session_id", "use_cache"}),
     passes_unsayable=True,
 )

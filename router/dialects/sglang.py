@@ -22,5 +22,5 @@ DIALECT = Dialect(
         "skip_special_tokens": Place(("skip_special_tokens",)),
         "priority": Place(("priority",)),
     },
-    quiet=frozenset({"thinking_budget", "use_cache"}),
+    quiet=frozenset({"session_id", "thinking_budget", "use_cache"}),
 )

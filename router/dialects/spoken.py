@@ -35,7 +35,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of server.
 
     `quiet` are parameters with nothing to say and nothing lost: the server already
-    does what they ask for, or another parameter carries them. `allowed`, where
+    does what they ask for, another parameter carries them, or the router itself does
+    it (a session is kept on its replica whether or not the replica hears its id). `allowed`, where
     given, are the only top-level members the server accepts. `finish` may put
     finishing touches to the edits.
     """

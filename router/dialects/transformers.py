@@ -82,7 +82,7 @@ DIALECT = Dialect(
         "stop": Place(("stop",)),
     },
     # generate() caches within a request by itself, and special tokens are always skipped
-    quiet=frozenset({"thinking_budget", "use_cache", "skip_special_tokens"}),
+    quiet=frozenset({"session_id", "thinking_budget", "use_cache", "skip_special_tokens"}),
     allowed=_ALLOWED,
     finish=_into_generation_config,
     takes_stream_options=False,  # usage always rides on the last chunk
