@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from router.chat import ChatRequest, Classification, Decision, ParamDecision, Sent
 from router.params import is_number
 from router.policy import Guard, Policy, PresetRule, Rule
@@ -107,21 +109,28 @@ def _thinking(
 
     if rule.strip:
         return ParamDecision("thinking", client, was_sent, None, "strip", "stripped")
-    if isinstance(rule.force, bool):
-        return decided(rule.force, "force", "forced")
+    if rule.force is False:
+        return decided(False, "force", "forced")
+    if wish is None and _thought_would_break(request, guard):
+        return decided(False, "guard", "forced")
+    if rule.force is True:
+        return decided(True, "force", "forced")
+    if rule.force == "auto":
+        return decided(found.wants_thought, "force", "forced")
     if wish is not None:
         return decided(wish, "client", "kept")
-    if (guard.structured_output and "json_schema" in request.has) or (
+    if was_sent:  # a null: sent, and left to the backend
+        return ParamDecision("thinking", client, True, None, "client", "kept")
+    if rule.fill is None:
+        return None
+    return decided(found.wants_thought if rule.fill == "auto" else rule.fill, "fill", "filled")
+
+
+def _thought_would_break(request: ChatRequest, guard: Guard) -> bool:
+    """A thought before the JSON makes clients that parse the content fail."""
+    return (guard.structured_output and "json_schema" in request.has) or (
         guard.tools and "forced_tool" in request.has
-    ):
-        # A thought before the JSON makes clients that parse the content fail.
-        return decided(False, "guard", "forced")
-    if rule.force == "auto" or rule.fill == "auto":
-        origin = "force" if rule.force == "auto" else "fill"
-        return decided(found.wants_thought, origin, "forced" if rule.force else "filled")
-    if isinstance(rule.fill, bool):
-        return decided(rule.fill, "fill", "filled")
-    return ParamDecision("thinking", client, True, None, "client", "kept") if was_sent else None
+    )
 
 
 def _resolve(entry: PresetRule, request: ChatRequest) -> ParamDecision | None:
@@ -168,7 +177,7 @@ def _value(given: Any, name: str, request: ChatRequest) -> Any:
 
 def _extra(name: str, request: ChatRequest) -> Sent | None:
     if name.startswith("extra.") and (key := name.removeprefix("extra.")) in request.values:
-        return Sent(request.values[key], (key,))
+        return Sent(msgspec.json.decode(request.values[key]), (key,))
     return None
 
 
@@ -202,7 +211,7 @@ def _make_room_for_thought(
     if thinking is not True or limit is None or limit.origin in ("client", "strip"):
         return
     budget = decided.get("thinking_budget")
-    if budget is None or not is_number(budget.value):
+    if budget is None or not is_number(budget.value) or budget.value < 0:
         del decided["max_new_tokens"]
         if limit.was_sent:
             decided["max_new_tokens"] = ParamDecision(

@@ -147,6 +147,12 @@ class NoBackend(RouterError):
     outcome = "rejected"
 
 
+class BackendsUnreachable(NoBackend):
+    """Every backend of the pool refused the connection just now."""
+
+    outcome = "upstream_error"
+
+
 class Draining(NoBackend):
     """We are shutting down and take nothing new."""
 

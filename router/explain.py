@@ -46,7 +46,7 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
         )
     explained["params"] = {
         param.name: {
-            "client": _plain(param.client),
+            "client": param.client,
             "sent": said.get(param.name),
             "origin": param.origin,
             "action": param.action,
@@ -55,7 +55,3 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
     }
     explained["warnings"] = warnings
     return explained
-
-
-def _plain(value: Any) -> Any:
-    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

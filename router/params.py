@@ -173,6 +173,8 @@ def reading(param: Param, spelling: str, value: Any) -> Any:
             number = float(value)
         except ValueError:
             return value
+        if not math.isfinite(number):
+            return value
         return int(number) if number.is_integer() else number
     return value
 

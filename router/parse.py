@@ -17,7 +17,7 @@ import msgspec
 
 from router import params, splice
 from router.chat import ChatRequest, Endpoint, Sent, Session
-from router.errors import InvalidValue
+from router.errors import InvalidJson, InvalidValue
 
 Values = Mapping[str, msgspec.Raw]
 #: header names in lower case → value
@@ -73,6 +73,13 @@ _NOBODY = frozenset({"", "default", "none", "null", "undefined", "anonymous", "u
 
 def chat_request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
     """The request; raises ClientError with the parameter at fault."""
+    try:
+        return _request(endpoint, raw, headers)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidJson(f"The body cannot be read: {error}.") from None
+
+
+def _request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
     values, spans = splice.members(raw)
     notes: tuple[str, ...] = ()
     if "extra_body" in values:

@@ -24,6 +24,7 @@ from router.chat import ChatRequest, Classification, Decision, Endpoint
 from router.classify import Classifier
 from router.errors import (
     BackendError,
+    BackendsUnreachable,
     ClientError,
     Draining,
     Forbidden,
@@ -246,6 +247,10 @@ class Pipeline:
         exchange.start()
         return exchange
 
+    def id_for(self, fields: Mapping[bytes, bytes]) -> str:
+        """The id of a request: its own, or a new one."""
+        return given_id(fields) or self.new_id()
+
     def note(self, endpoint: str, request_id: str, fault: RouterError) -> None:
         """Record a request that ended before its journey began (bad HTTP, no key)."""
         record = Record(
@@ -294,7 +299,7 @@ class Exchange:
         self.order = order
         self.reply = reply
         self.started = pipeline.clock.ticks()
-        self.request_id = _given_id(order.http.fields) or pipeline.new_id()
+        self.request_id = pipeline.id_for(order.http.fields)
         self.tally = relay.Tally()
 
     # ------------------------------------------------------------------ deciding
@@ -532,8 +537,9 @@ class Exchange:
         elif may_retry and self._candidates:
             self._try_next()
         elif may_retry:
-            self._refuse(NoBackend("No backend can be reached.", retry_after_s=_RETRY_AFTER_S))
-            self._outcome = "upstream_error"
+            self._refuse(
+                BackendsUnreachable("No backend can be reached.", retry_after_s=_RETRY_AFTER_S)
+            )
         else:
             self._refuse(fault)
 
@@ -762,7 +768,7 @@ def _with_named(names: frozenset[bytes], connection: bytes | None) -> frozenset[
     return names | {name.strip().lower() for name in connection.split(b",")}
 
 
-def _given_id(fields: Mapping[bytes, bytes]) -> str | None:
+def given_id(fields: Mapping[bytes, bytes]) -> str | None:
     """The client's own request id, where it is one that can go into headers and logs."""
     given = fields.get(b"x-request-id")
     if given is None or not 0 < len(given) <= 128 or not given.isascii():

@@ -65,7 +65,7 @@ class _Response(msgspec.Struct, gc=False):
 class _Frame(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw(b"null")
     type: str | None = None
     delta: Any = None  # /v1/responses: the text itself
     response: _Response | None = None
@@ -110,8 +110,8 @@ class Tally:
             self._read_responses_event(frame)
         if frame.usage is not None:
             self._read_usage(frame.usage)
-        if frame.error is not None and bytes(frame.error) != b"null":
-            self.error = error_text(bytes(frame.error))
+        if (error := bytes(frame.error)) != b"null":
+            self.error = error_text(error)
         return frame
 
     def _count(self, answer: Any = None, thought: Any = None) -> None:
@@ -230,7 +230,7 @@ class Stream:
             return event.raw
         if self._cuts_usage and frame.usage is not None and not frame.choices:
             return b"" if frame.type is None else event.raw
-        if frame.error is not None and bytes(frame.error)[:1] == b'"':
+        if bytes(frame.error)[:1] == b'"':
             return sse.event(in_shape(500, data))
         return event.raw
 

@@ -113,7 +113,6 @@ class _Series:
         self.duration = _Histogram(_SECONDS)
         self.ttft = _Histogram(_SECONDS)
         self.tpot = _Histogram(_TOKEN_SECONDS)
-        self.overhead = _Histogram(_OVERHEAD)
         self.confidence = _Histogram(_SHARE)
 
 
@@ -126,6 +125,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._series: dict[Labels, _Series] = {}
+        self._overhead = _Histogram(_OVERHEAD)
         self.policy_reloads = _Counter("policy_reload_total", "Policy loads.", ("result",))
 
     def observe(self, record: Record, actions: Sequence[Labels]) -> None:
@@ -144,7 +144,7 @@ class Metrics:
         if record.total_ms is not None:
             series.duration.add(record.total_ms / 1e3)
         if record.overhead_ms is not None:
-            series.overhead.add(record.overhead_ms / 1e3)
+            self._overhead.add(record.overhead_ms / 1e3)
         if record.ttft_ms is not None:
             series.ttft.add(record.ttft_ms / 1e3)
         if record.tpot_ms is not None:
@@ -188,10 +188,13 @@ class Metrics:
                 ("request_duration_seconds", "Arrival to end.", _SECONDS),
                 ("time_to_first_token_seconds", "Arrival to the first token.", _SECONDS),
                 ("time_per_output_token_seconds", "Between two tokens.", _TOKEN_SECONDS),
-                ("overhead_seconds", "Our own time until the request went out.", _OVERHEAD),
                 ("classification_confidence", "Share of the evidence.", _SHARE),
             )
         ]
+        overhead = _Histograms(
+            "overhead_seconds", "Our own time until the request went out.", (), _OVERHEAD
+        )
+        overhead.values[()] = self._overhead
         for (scenario, backend), series in self._series.items():
             for end, count in series.ends.items():
                 requests.add((scenario, backend, *end), count)
@@ -214,7 +217,6 @@ class Metrics:
                 series.duration,
                 series.ttft,
                 series.tpot,
-                series.overhead,
                 series.confidence,
             )
             for family, histogram in zip(histograms, counted, strict=True):
@@ -222,6 +224,7 @@ class Metrics:
         return [
             requests,
             *histograms,
+            overhead,
             tokens,
             classified,
             actions,

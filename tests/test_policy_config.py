@@ -104,6 +104,8 @@ def test_a_sound_policy_is_taken_with_a_hash_of_its_text() -> None:
         ("temperature = 0.2", "top_k = 1.5", 9, "scenarios.faq.preset.top_k", "whole"),
         ("temperature = 0.2", "max_new_tokens = 0", 9, "scenarios.faq.preset.max_new_tokens", "[1"),
         ("temperature = 0.2", "seed = 1" + "0" * 400, 9, "scenarios.faq.preset.seed", ""),
+        ("temperature = 0.2", "extra.x = nan", 9, "scenarios.faq.preset.extra", ""),
+        ("temperature = 0.2", "extra.x = {cap = 'a'}", 9, "scenarios.faq.preset.extra", ""),
         ("temperature = 0.2", "extra = 5", 9, "scenarios.faq.preset.extra", ""),
         (
             "faq.preset",
@@ -211,7 +213,10 @@ def test_any_rule_is_taken_or_told_of_and_what_is_taken_can_be_sent(
     for entries in presets.values():
         for entry in entries:
             for given_rule in filter(None, (entry.rule, entry.default)):
-                json.dumps([given_rule.force, given_rule.fill], allow_nan=False, default=str)
+                if not entry.name.startswith("extra."):
+                    json.dumps([given_rule.force, given_rule.fill], allow_nan=False)
+                for bound in filter(None, (given_rule.cap, given_rule.floor)):
+                    assert isinstance(bound, (int, float))
 
 
 def test_the_rules_of_a_mode_are_over_those_of_the_preset_and_the_defaults_below_both() -> None:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router import relay, sse, wire
@@ -214,6 +214,7 @@ def test_a_role_alone_is_no_token() -> None:
     assert not relayed([chunked(delta(role="assistant", content=""), [])])[1]["has_token"]
 
 
+@settings(max_examples=20, deadline=None)
 @given(cut_points)
 def test_a_very_long_line_passes_however_it_is_cut(points: list[int]) -> None:
     text = delta(content="x" * (1 << 20)) + delta(content="y") + FINISH + DONE

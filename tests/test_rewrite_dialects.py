@@ -358,12 +358,23 @@ def test_a_completions_limit_has_one_name(name: str) -> None:
 
 
 def test_a_completion_cannot_be_told_to_think() -> None:
-    wire = wired(
-        asked({"temperature": 0.5}, Endpoint.COMPLETIONS), policy_of("thinking = true"), "vllm"
-    )
+    request = asked({"temperature": 0.5, "enable_thinking": True}, Endpoint.COMPLETIONS)
+    wire = wired(request, NOTHING, "vllm")
 
     assert body_of(wire) == {"temperature": 0.5}
     assert any("thinking" in warning for warning in wire.warnings)
+
+
+@pytest.mark.parametrize("endpoint", [Endpoint.COMPLETIONS, Endpoint.RESPONSES])
+@pytest.mark.parametrize("dialect", ["vllm", "flat"])
+def test_no_limit_is_lifted_for_a_thought_that_cannot_be_asked_for(
+    endpoint: Endpoint, dialect: str
+) -> None:
+    policy = policy_of("thinking = {fill = false}\nmax_new_tokens = {cap = 64}")
+
+    sent = body_of(wired(asked({"enable_thinking": True}, endpoint), policy, dialect))
+
+    assert list(sent.values()) == [64]
 
 
 @pytest.mark.parametrize("spelling", LIMITS)
@@ -399,6 +410,7 @@ POLICIES: list[Policy] = [
         more="[defaults.direct]\ntop_p = 0.8\ntemperature = {fill = 0.6, floor = 0.1}\n",
     ),
 ]
+SWITCHES = {"enable_thinking", "chat_template_kwargs", "reasoning_effort"}
 # top_k, min_p and the repetition penalty are left to their own test: a strict server
 # gets them inside a text, where the second pass does not look for them.
 AGAIN = st.fixed_dictionaries(
@@ -425,6 +437,8 @@ AGAIN = st.fixed_dictionaries(
 def test_what_was_rewritten_once_is_not_rewritten_again(
     body: dict[str, Any], policy: Policy, name: str, endpoint: Endpoint
 ) -> None:
+    if endpoint is not Endpoint.CHAT:  # cannot be told to think; see the test of that
+        body = {key: value for key, value in body.items() if key not in SWITCHES}
     first = wired(asked(body, endpoint), policy, name, "served").body
 
     second = wired(parse.chat_request(endpoint, first, {}), policy, name, "served").body

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router import splice
@@ -199,6 +199,7 @@ def test_anything_but_one_json_object_is_refused(raw: bytes) -> None:
         splice.members(raw)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(min_value=1, max_value=200_000))
 def test_any_depth_is_read_or_refused(depth: int) -> None:
     raw = b'{"a":' + b"[" * depth + b"]" * depth + b"}"

@@ -233,8 +233,7 @@ class Connection(asyncio.Protocol):
             if b"content-encoding" in request.fields:
                 request.body = decompressed(request, self._hub.settings.body_limit)
         except RouterError as fault:
-            self._hub.pipeline.note(endpoint, self._hub.pipeline.new_id(), fault)
-            self._write_error(fault, keep=True)
+            self._refuse(endpoint, request, fault, keep=True)
             return
         order = Order(request, endpoint, path, key)
         exchange = Exchange(self._hub.pipeline, order, self)
@@ -294,11 +293,15 @@ class Connection(asyncio.Protocol):
             return
         head = self._reader.head
         found = endpoint_of(head.target) if head is not None else None
-        endpoint = found[0] if found is not None else "http"
-        self._hub.pipeline.note(endpoint, self._hub.pipeline.new_id(), fault)
-        self._write_error(fault, keep=False)
+        self._refuse(found[0] if found is not None else "http", head, fault, keep=False)
 
-    def _write_error(self, fault: RouterError, *, keep: bool) -> None:
+    def _refuse(
+        self, endpoint: str, request: wire.Request | None, fault: RouterError, *, keep: bool
+    ) -> None:
+        """Answer and record a request whose journey does not begin."""
+        pipeline = self._hub.pipeline
+        request_id = pipeline.id_for(request.fields if request is not None else {})
+        pipeline.note(endpoint, request_id, fault)
         body = fault.body()
         keep = keep and self._keep_alive
         self._transport.write(
@@ -306,8 +309,8 @@ class Connection(asyncio.Protocol):
             b"content-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
             % (
                 fault.status,
-                self._hub.pipeline.new_id().encode(),
-                self._hub.pipeline.live.policy.hash.encode(),
+                request_id.encode(),
+                pipeline.live.policy.hash.encode(),
                 len(body),
                 b"" if keep else b"connection: close\r\n",
             )

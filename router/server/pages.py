@@ -22,6 +22,7 @@ from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
 from router.explain import told
 from router.pipeline import decide_for
+from router.server.hot import endpoint_of
 from router.server.statuspage import PAGE
 from router.telemetry import Gauge
 from router.tomlfile import FileFault
@@ -112,7 +113,7 @@ class Pages:
             )
             response.headers["Allow"] = allowed
         except web.HTTPNotFound:
-            response = _error(_not_found(request))
+            response = self._nothing_here(request)
         except web.HTTPException as error:
             refusal = ClientError(error.reason)
             refusal.status = error.status
@@ -120,6 +121,13 @@ class Pages:
         except Exception:
             log.exception("page failed", path=request.path)
             response = _error(RouterError("The router failed on this page; its log says why."))
+        pipeline = self._app.pipeline
+        fields = {
+            b"x-request-id": request.headers.get("X-Request-Id", "").encode("utf-8", "replace")
+        }
+        response.headers["X-Request-Id"] = pipeline.id_for(fields)
+        response.headers["X-Router-Policy"] = pipeline.live.policy.hash
+        response.headers["Server"] = "scenario-router"
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         with contextlib.suppress(ConnectionError):
             await response.prepare(request)
@@ -131,11 +139,19 @@ class Pages:
             transport.page_done()
         return response
 
+    def _nothing_here(self, request: web.Request) -> web.Response:
+        """404, or 405 where another method would have been an inference request."""
+        if endpoint_of(request.path.encode("utf-8", "surrogateescape")) is not None:
+            response = _error(MethodNotAllowed(f"{request.method} is not allowed here; POST is."))
+            response.headers["Allow"] = "POST"
+            return response
+        return _error(_not_found(request))
+
     def _admit(self, request: web.Request) -> None:
         if self._admin_key is None or not request.path.startswith(("/router/", "/dashboard")):
             return
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        if not hmac.compare_digest(given.encode(), self._admin_key):
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._admin_key):
             raise BadKey("The router's own pages need the admin key.")
 
     # ------------------------------------------------------------ for clients
@@ -309,7 +325,9 @@ class Pages:
         if endpoint is None:
             raise ClientError(f"endpoint must be one of {', '.join(_ENDPOINTS)}.", param="endpoint")
         live = self._app.pipeline.live
-        headers = {key.lower().encode(): value.encode() for key, value in request.headers.items()}
+        headers = {
+            name.lower(): value for name, value in request.raw_headers
+        }  # as the serving path sees them
         verdict = decide_for(endpoint, await request.read(), headers, live)
         return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ())))
 

@@ -28,7 +28,9 @@ class DemoBackend:
     model = MODEL
 
     def __init__(self) -> None:
-        options = {"--alias": MODEL, "--port": 0, "--ctx": 4096, "--slots": 2, "--threads": 2}
+        # One thread: llama.cpp's threads spin while they wait for each other, and with a
+        # busy neighbour two of them take five times as long.
+        options = {"--alias": MODEL, "--port": 0, "--ctx": 4096, "--slots": 2, "--threads": 1}
         command = [sys.executable, "-m", "router.launch.llamacpp_server"]
         command += ["--model-path", str(_weights())]
         command += [str(word) for option in options.items() for word in option]
