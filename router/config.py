@@ -8,6 +8,7 @@ environment variable.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -133,6 +134,10 @@ class Backend(_Table):
     @classmethod
     def _plain_http(cls, value: str) -> str:
         parts = urlsplit(value)
+        try:
+            parts.port  # noqa: B018  # looking is what finds a port that is none
+        except ValueError as error:
+            raise ValueError(f"has a bad port: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be http://host:port or https://host:port")
         if parts.path.rstrip("/") not in ("", "/v1") or parts.query or parts.username:
@@ -229,20 +234,24 @@ def beside(path: Path, name: str) -> Path:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], Any]:
+    """Settings by key. A text is turned into what the setting is; lists are TOML."""
     found: dict[tuple[str, ...], Any] = {}
     for name, text in environ.items():
         if name.startswith(ENV_PREFIX) and "__" in name:
             key = tuple(part.lower() for part in name.removeprefix(ENV_PREFIX).split("__"))
-            try:
-                found[key] = tomllib.loads(f"v = {text}")["v"]
-            except tomllib.TOMLDecodeError:
-                found[key] = text
+            found[key] = text
+            if text[:1] in "[{\"'":
+                with contextlib.suppress(tomllib.TOMLDecodeError):
+                    found[key] = tomllib.loads(f"v = {text}")["v"]
     return found
 
 
-def _put(value: dict[str, Any], key: tuple[str, ...], given: Any) -> None:
+def _put(value: Any, key: tuple[str, ...], given: Any) -> None:
     for part in key[:-1]:
-        value = value.setdefault(part, {})
+        value = value.setdefault(part, {}) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        name = ENV_PREFIX + "__".join(key).upper()
+        raise FileFault("environment", [Mistake(name, None, "fits no table of single settings")])
     value[key[-1]] = given
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from router.chat import ChatRequest, Classification, Decision, ParamDecision, Sent
+from router.chat import ChatRequest, Classification, Decision, Endpoint, ParamDecision, Sent
 from router.params import is_number
 from router.policy import Guard, Policy, PresetRule, Rule
 
@@ -41,12 +41,16 @@ def preset(request: ChatRequest, found: Classification, policy: Policy) -> Decis
     """The decision for this request under this policy."""
     scenario = policy.scenarios[found.scenario]
     protected, notes = _protected(request, scenario.guard)
-    switch = _thinking(request, found, policy, scenario.guard)
-    thinking = switch.value if switch is not None else None
     decided: dict[str, ParamDecision] = {}
-    if switch is not None:
-        decided["thinking"] = switch
-    for entry in policy.presets[found.scenario, thinking]:
+    thinking: bool | None = None
+    if request.endpoint is Endpoint.CHAT:
+        switch = _thinking(request, found, policy, scenario.guard)
+        if switch is not None:
+            decided["thinking"] = switch
+            thinking = switch.value
+    # Nothing but a chat template switches thinking: elsewhere the plain pair holds.
+    mode = thinking if request.endpoint is Endpoint.CHAT else False
+    for entry in policy.presets[found.scenario, mode]:
         if entry.name == "thinking" or (entry.name == "thinking_budget" and thinking is not True):
             continue
         if entry.name in protected:

@@ -41,7 +41,9 @@ class Param(msgspec.Struct, frozen=True, kw_only=True):
                 return None if value in self.choices else f"must be one of {list(self.choices)}"
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return "must be a number"
-        if self.kind == "int" and not float(value).is_integer():
+        if isinstance(value, float) and not math.isfinite(value):
+            return "must be a finite number"
+        if self.kind == "int" and isinstance(value, float) and not value.is_integer():
             return "must be a whole number"
         if value < self.low or value > self.high or (self.above_low and value <= self.low):
             return f"must be in {'(' if self.above_low else '['}{self.low:g}, {self.high:g}]"
@@ -194,6 +196,15 @@ def strongest(param: Param, readings: Iterable[tuple[str, Any]]) -> Any:
         if found.get(spelling) is not None:
             return found[spelling]
     return None
+
+
+def is_sayable(value: object) -> bool:
+    """Whether JSON can carry it."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(is_sayable, value.values()))
+    return not isinstance(value, (list, tuple)) or all(map(is_sayable, value))
 
 
 def is_number(value: object) -> bool:

@@ -66,7 +66,7 @@ _SOFT_SWITCH = re.compile(r"(?<!\S)/(no_)?think(?![\w/])")
 _SESSION_HEADERS = (b"x-session-id", b"x-conversation-id", b"x-litellm-session-id")
 _SESSION_KEYS = ("session_id", "conversation_id", "metadata", "prompt_cache_key", "user")
 _SESSION_KEY_SET = frozenset(_SESSION_KEYS)
-_NOTHING = (b"null", b"[]", b"{}", b"false", b'""', b'"none"')
+_NOTHING = re.compile(rb'null|false|""|"none"|\[\s*\]|\{\s*\}')
 #: what apps send when they mean nobody in particular; it would join strangers
 _NOBODY = frozenset({"", "default", "none", "null", "undefined", "anonymous", "user"})
 
@@ -259,7 +259,7 @@ def _shape(values: Values, text: str, has: set[str]) -> None:
         has.add("code")
     for name in _SHAPING & values.keys():
         raw = bytes(values[name])
-        if raw not in _NOTHING and (kind := _asks_for(name, raw)):
+        if not _NOTHING.fullmatch(raw) and (kind := _asks_for(name, raw)):
             has.add(kind)
 
 

@@ -18,7 +18,7 @@ import re2
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from router import tomlfile
-from router.params import PARAMS, Param
+from router.params import PARAMS, Param, is_number, is_sayable
 from router.tomlfile import FileFault
 
 SCHEMA = 1
@@ -355,6 +355,11 @@ def _rule_faults(name: str, value: Any, mode: str) -> Iterator[str]:
     if "strip" in rule and not isinstance(rule["strip"], bool):
         yield "strip must be true or false"
     if param is None:
+        for word, given in rule.items():
+            if not is_sayable(given):
+                yield f"{word} {given!r} cannot be sent as JSON"
+            elif word in ("cap", "floor") and not is_number(given):
+                yield f"{word} {given!r} must be a number"
         return
     for word in ("force", "fill", "cap", "floor"):
         if word in rule and (fault := _value_fault(param, word, rule[word])):

@@ -179,7 +179,7 @@ class Stream:
     `adds_done`: this kind of server ends its streams without `[DONE]`.
     """
 
-    __slots__ = ("_adds_done", "_cuts_usage", "_sent", "_splitter", "tally")
+    __slots__ = ("_adds_done", "_cuts_usage", "_is_giant", "_sent", "_splitter", "tally")
 
     def __init__(self, tally: Tally, *, cuts_usage: bool, adds_done: bool) -> None:
         self.tally = tally
@@ -187,6 +187,7 @@ class Stream:
         self._adds_done = adds_done
         self._splitter = sse.EventSplitter()
         self._sent = 0  # bytes of the open event that have already gone out
+        self._is_giant = False  # the open event is over the limit: its bytes are not kept
 
     def pass_on(self, data: bytes, piece: wire.Piece, frames: bool) -> bytes:
         """The bytes for the client. `frames`: the client's body is chunked."""
@@ -205,13 +206,13 @@ class Stream:
             out.append(open_event[self._sent :])
             self._sent = len(open_event)
         if piece.is_last and self._lacks_done():
-            out.append(sse.event(_DONE))
+            out.append((b"\n\n" if open_event else b"") + sse.event(_DONE))
             is_as_it_came = False
         if self._sent != len(open_event):
             is_as_it_came = False
         elif self._sent > sse.EVENT_LIMIT:
             splitter.take_held()
-            self._sent = 0
+            self._sent, self._is_giant = 0, True
         if is_as_it_came:
             return _reframed(data, piece, frames)
         text = b"".join(out)
@@ -220,6 +221,9 @@ class Stream:
     def _kept(self, event: sse.Event) -> bytes:
         """What the client gets of an event: itself, nothing, or an error in the right shape."""
         data = event.data
+        if self._is_giant or len(event.raw) > sse.EVENT_LIMIT:
+            self._is_giant = False
+            return event.raw
         if not data:
             return event.raw
         if data == _DONE:
@@ -244,14 +248,15 @@ class Stream:
 
     def end(self, frames: bool) -> bytes:
         """The connection that the body ends with has closed."""
-        text = self._splitter.take_held()[self._sent :]
+        open_event = self._splitter.take_held()
+        text = open_event[self._sent :]
         if self._lacks_done():
-            text += sse.event(_DONE)
+            text += (b"\n\n" if open_event else b"") + sse.event(_DONE)
         return _framed(text, True) if frames else text
 
     def break_off(self, error: bytes, frames: bool) -> bytes:
         """An error frame, told apart from a half-sent event before it."""
-        text = (b"\n\n" if self._sent else b"") + sse.event(error)
+        text = (b"\n\n" if self._sent or self._is_giant else b"") + sse.event(error)
         return _framed(text, True) if frames else text
 
 

@@ -26,6 +26,7 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _OPEN = re.compile(rb"[ \t\r\n]*")
 _NEXT = re.compile(rb'[ \t\r\n]*[,{][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*')
+_COLON = re.compile(rb"[ \t\r\n]*:")
 _CLOSE = re.compile(rb"[ \t\r\n]*}")
 
 
@@ -75,7 +76,7 @@ def _pairs(raw: bytes) -> bytes:
             depth += 1
         elif text in b"}]":
             depth -= 1
-        elif depth == 1 and raw[token.end() :].lstrip()[:1] == b":":
+        elif depth == 1 and _COLON.match(raw, token.end()):
             names.append(b"[" + text + b",null]")
     return b"[" + b",".join(names) + b"]"
 
@@ -118,7 +119,8 @@ class Patch(msgspec.Struct, frozen=True):
         is_first = True
         for name, (key, start, end) in spans.items():
             if name not in self.removed:
-                pieces.append(raw[key if is_first else before : start])
+                lead = key if is_first and before != begin else before
+                pieces.append(raw[lead:start])
                 pieces.append(values.get(name) or raw[start:end])
                 is_first = False
             before = end

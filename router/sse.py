@@ -6,6 +6,7 @@ client would read of it. A line longer than the limit is passed on unread.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 #: an event longer than this is not read for the record (its bytes pass all the same)
@@ -37,8 +38,8 @@ class EventSplitter:
         return held
 
     def feed(self, payload: bytes) -> list[Event]:
-        if not self._held and payload.count(b"\n\n") == 1 and payload.endswith(b"\n\n"):
-            return [Event(payload, data_of(payload))]  # one event a chunk, as engines send it
+        if not self._held and payload.endswith(b"\n\n") and payload.count(b"\n") == 2:
+            return [Event(payload, data_of(payload))]  # one line a chunk, as engines send it
         text = self._held + payload if self._held else payload
         events = []
         at = 0
@@ -52,19 +53,19 @@ class EventSplitter:
         return events
 
 
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+
+
 def _event_end(text: bytes, start: int) -> int:
-    """Behind the next blank line, with either line ending; 0 where there is none."""
-    lf = text.find(b"\n\n", start)
-    crlf = text.find(b"\r\n\r\n", start)
-    if crlf >= 0 and (lf < 0 or crlf < lf):
-        return crlf + 4
-    return lf + 2 if lf >= 0 else 0
+    """Behind the next blank line, whichever line endings; 0 where there is none."""
+    found = _BLANK_LINE.search(text, start)
+    return found.end() if found is not None else 0
 
 
 def data_of(raw: bytes) -> bytes:
     """The data of one event (its lines joined with \\n, as the specification has it)."""
     if raw.startswith(b"data:") and raw.count(b"\n") == 2 and b"\r" not in raw:
-        return raw[5:-2].lstrip(b" ")
+        return raw[5:-2].removeprefix(b" ")
     lines = []
     for line in raw.replace(b"\r\n", b"\n").split(b"\n"):
         if line.startswith(b"data:"):

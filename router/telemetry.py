@@ -17,6 +17,9 @@ _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 _OVERHEAD = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
 _SHARE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
+#: endpoints whose answer is a text, so that none at all is worth a look
+_ANSWERING = frozenset({"chat.completions", "completions", "responses"})
+
 Labels = tuple[str, ...]
 
 
@@ -92,7 +95,8 @@ class Gauge(_Family):
 
     def lines(self) -> list[str]:
         return self.head() + [
-            f"{self.name}{_labels(self.labels, values)} {value:g}" for values, value in self.values
+            f"{self.name}{_labels(self.labels, values)} {_number(value)}"
+            for values, value in self.values
         ]
 
 
@@ -102,7 +106,7 @@ class _Series:
     def __init__(self) -> None:
         self.ends: dict[Labels, int] = {}  # endpoint, stream, status, outcome
         self.sources: dict[str, int] = {}
-        self.presets: dict[Sequence[Labels], int] = {}  # what a preset did, as a whole
+        self.presets: dict[tuple[Labels, ...], int] = {}  # what a preset did, as a whole
         self.input_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0
@@ -157,12 +161,18 @@ class Metrics:
         if source is not None:
             series.sources[source] = series.sources.get(source, 0) + 1
             series.confidence.add(record.confidence or 0.0)
-            series.presets[actions] = series.presets.get(actions, 0) + 1
+            preset = tuple(actions)
+            series.presets[preset] = series.presets.get(preset, 0) + 1
         if record.thinking:
             series.thinking += 1
         if record.retries:
             series.retries += record.retries
-        if record.answer_chars == 0 and record.outcome == "ok":
+        if (
+            record.answer_chars == 0
+            and record.outcome == "ok"
+            and record.endpoint in _ANSWERING
+            and record.finish_reason != "tool_calls"
+        ):
             series.empty += 1
 
     def _families(self) -> list[_Counter | _Histograms]:
@@ -204,15 +214,20 @@ class Metrics:
                 ("output", series.output_tokens),
                 ("reasoning", series.reasoning_tokens),
             ):
-                tokens.add((scenario, kind), count)
+                if count:
+                    tokens.add((scenario, kind), count)
             for source, count in series.sources.items():
                 classified.add((scenario, source), count)
             for preset, count in series.presets.items():
                 for labels in preset:
                     actions.add(labels, count)
-            thinking.add((scenario,), series.thinking)
-            empty.add((scenario,), series.empty)
-            retries.add((backend,), series.retries)
+            for counter, label, count in (
+                (thinking, scenario, series.thinking),
+                (empty, scenario, series.empty),
+                (retries, backend, series.retries),
+            ):
+                if count:
+                    counter.add((label,), count)
             counted = (
                 series.duration,
                 series.ttft,
@@ -245,6 +260,11 @@ def _labels(names: Labels, values: Labels) -> str:
         return ""
     pairs = zip(names, values, strict=True)
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs) + "}"
+
+
+def _number(value: float) -> str:
+    """A value in full: a time stamp keeps its seconds."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def _escaped(value: str) -> str:

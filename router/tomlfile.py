@@ -103,7 +103,8 @@ def _known(kind: type[BaseModel], key: Key) -> list[str]:
         inner = _inner_model(field.annotation) if field else None
         if inner is not None:
             here = inner
-    return list(getattr(here, "model_fields", {}))
+    fields = getattr(here, "model_fields", {})
+    return [field.alias or name for name, field in fields.items()]
 
 
 def _inner_model(annotation: Any) -> type[BaseModel] | None:
@@ -136,7 +137,8 @@ def line_of(text: str, key: Key) -> int | None:
             here = current + _parts(found[1])
         else:
             continue
-        if counts.get(tuple(current), index) != index and tuple(current) in counts:
+        inside = [counts.get(tuple(current[:end]), index) for end in range(1, len(current) + 1)]
+        if any(count != index for count in inside):
             continue
         matched = len(here) if here == wanted[: len(here)] else 0
         if matched and (best is None or matched > best[0]):

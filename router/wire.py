@@ -69,8 +69,11 @@ class RequestReader:
         "_head_size",
         "_headers",
         "_is_upgrade",
+        "_length",
         "_parser",
+        "_seam",
         "_target",
+        "_trailer_size",
         "head",
         "ready",
     )
@@ -82,6 +85,9 @@ class RequestReader:
         self.ready: deque[Request] = deque()
         self.head: Request | None = None
         self._head_size = 0
+        self._seam = b""  # the last bytes of an unfinished head
+        self._length: int | None = None  # of the body, where it is told
+        self._body_size = 0
         self._fault: RouterError | None = None
         self._is_upgrade = False
 
@@ -91,25 +97,42 @@ class RequestReader:
         return self._head_size == 0 and self.head is None
 
     def feed(self, data: bytes) -> None:
-        if self.head is None:
-            self._head_size += len(data)
-            if self._head_size > self._head_limit and self._is_head_too_large(data):
-                raise HeadTooLarge(f"The request's head is over {self._head_limit >> 10} KiB.")
+        while data:
+            data = self._read_body(data) if self.head is not None else self._read_head(data)
+
+    def _read_head(self, data: bytes) -> bytes:
+        """Read up to the end of a head and no further; what lies behind it."""
+        # The blank line may have been cut, so the end of what came before is looked at too.
+        seam = self._seam
+        found = (seam + data).find(b"\r\n\r\n") if seam else data.find(b"\r\n\r\n")
+        end = found + 4 - len(seam) if found >= 0 else len(data)
+        self._head_size += end
+        if self._head_size > self._head_limit:
+            raise HeadTooLarge(f"The request's head is over {self._head_limit >> 10} KiB.")
+        self._seam = (seam + data[:end])[-3:]
+        return self._parse(data[:end] if end < len(data) else data) + data[end:]
+
+    def _read_body(self, data: bytes) -> bytes:
+        """Read what belongs to the body, as far as its length tells; what lies behind it."""
+        size = len(data)
+        if self._length is not None:
+            size = min(size, self._length - self._body_size)
+        return self._parse(data[:size] if size < len(data) else data) + data[size:]
+
+    def _parse(self, data: bytes) -> bytes:
+        """Give bytes to llhttp; those that it did not take."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
-            self._read_on_without_upgrade(data[stopped.args[0] :])
+            self._read_on_without_upgrade()
+            return data[stopped.args[0] :]
         except httptools.HttpParserCallbackError as error:
             raise self._fault or BadRequestHead("The request cannot be read.") from error
         except httptools.HttpParserError as error:
             raise BadRequestHead(f"The request is not valid HTTP: {error}.") from None
+        return b""
 
-    def _is_head_too_large(self, data: bytes) -> bool:
-        """Over the limit, unless this piece ends the head within it and brings a body along."""
-        end = data.find(b"\r\n\r\n")
-        return end < 0 or self._head_size - len(data) + end + 4 > self._head_limit
-
-    def _read_on_without_upgrade(self, rest: bytes) -> None:
+    def _read_on_without_upgrade(self) -> None:
         """An offer of another protocol is not taken up (RFC 9110 §7.8) and the request served.
 
         llhttp stops behind such a head, so it is given again without the offer.
@@ -122,10 +145,14 @@ class RequestReader:
             for name, value in head.headers
             if name not in (b"upgrade", b"http2-settings", b"connection")
         ]
+        tokens = head.fields.get(b"connection", b"").lower().split(b",")
+        if b"close" in (token.strip() for token in tokens):
+            lines.append(b"connection: close")
         self.head, self._is_upgrade = None, False
         self._parser = httptools.HttpRequestParser(self)
-        first = b"%b %b HTTP/1.1" % (head.method, head.target)
-        self.feed(b"\r\n".join([first, *lines, b"", b""]) + rest)
+        version = b"1.0" if head.is_http10 else b"1.1"
+        first = b"%b %b HTTP/%b" % (head.method, head.target, version)
+        self._parse(b"\r\n".join([first, *lines, b"", b""]))
 
     # llhttp's callbacks, in the order it calls them
 
@@ -134,14 +161,18 @@ class RequestReader:
         self._fields: dict[bytes, bytes] = {}
         self._target = b""
         self._body: list[bytes] = []
-        self._body_size = 0
+        self._body_size = self._trailer_size = 0
 
     def on_url(self, url: bytes) -> None:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head is not None:
-            return  # a trailer: nothing behind a body may add to what was decided by its head
+            # A trailer: nothing behind a body may add to what was decided by its head.
+            self._trailer_size += len(name) + len(value)
+            if self._trailer_size > self._head_limit:
+                self._refuse(HeadTooLarge("The request's trailer has no end."))
+            return
         name = name.lower()
         self._headers.append((name, value))
         self._fields[name] = value
@@ -150,7 +181,7 @@ class RequestReader:
         parser, fields = self._parser, self._fields
         version = parser.get_http_version()
         self._is_upgrade = parser.should_upgrade()
-        self._head_size = 0
+        self._head_size, self._seam = 0, b""
         self.head = Request(
             parser.get_method(),
             self._target,
@@ -165,13 +196,15 @@ class RequestReader:
             self._refuse(BadRequestHead(f"HTTP/{version} is not spoken here."))
         if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             self._refuse(BadRequestHead("The only transfer coding understood is chunked."))
-        if (version == "1.1" and b"host" not in fields) or (
-            len(fields) != len(self._headers)
-            and sum(name == b"host" for name, _ in self._headers) > 1
-        ):
-            self._refuse(BadRequestHead("A request needs exactly one Host."))
+        if version == "1.1" and b"host" not in fields:
+            self._refuse(BadRequestHead("A request needs a Host."))
+        if len(fields) != len(self._headers):
+            names = [name for name, _ in self._headers]
+            if names.count(b"host") > 1 or names.count(b"transfer-encoding") > 1:
+                self._refuse(BadRequestHead("Host and Transfer-Encoding may stand there once."))
         length = fields.get(b"content-length")
-        if length is not None and int(length) > self._body_limit:
+        self._length = int(length) if length is not None else None
+        if self._length is not None and self._length > self._body_limit:
             self._too_large()
 
     def on_body(self, piece: bytes) -> None:
@@ -240,6 +273,8 @@ def _header(line: bytes) -> Header:
     name, colon, value = line.partition(b":")
     if not colon or not name or name != name.strip():
         raise BadAnswer("a header line without a name")
+    if b"\n" in line or b"\r" in line or b"\0" in line:
+        raise BadAnswer("a header line that is several")
     return name.lower(), value.strip()
 
 
@@ -284,87 +319,81 @@ class UntilCloseBody:
         return True
 
 
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
-_CHUNK_LINE_LIMIT = 4096
+_CHUNK_START = rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]{0,4096})?"
+_CHUNK = re.compile(_CHUNK_START + rb"\r\n")
+_CUT_CHUNK = re.compile(rb"(?:" + _CHUNK_START + rb"\r?)?")
 _TRAILER_LIMIT = 16 << 10
 
 
 class ChunkedBody:
     """A chunked body, walked: payloads are found, whole chunks can go on untouched."""
 
-    __slots__ = ("_held", "_in_trailer", "_is_over", "_left")
+    __slots__ = ("_closing", "_held", "_in_trailer", "_is_over", "_left", "_trailer_size")
     is_chunked = True
 
     def __init__(self) -> None:
-        self._left = 0  # bytes of the open chunk still to come, its CRLF included
+        self._left = 0  # bytes of the open chunk's payload still to come
+        self._closing = b""  # what must still come behind its payload
         self._held = b""  # an unfinished chunk-size line or trailer
         self._in_trailer = False
+        self._trailer_size = 0
         self._is_over = False
 
     def feed(self, data: bytes) -> Piece:
-        began_between = not self._left and not self._held and not self._in_trailer
+        began_between = self._is_between()
         if self._held:
             data, self._held = self._held + data, b""
         payloads: list[bytes] = []
         at, end = 0, len(data)
         while at < end and not self._is_over:
             if self._left:
-                at = self._inside(data, at, payloads)
-                continue
-            if self._in_trailer:
+                taken = min(self._left, end - at)
+                payloads.append(data[at : at + taken])
+                self._left -= taken
+                at += taken
+            elif self._closing:
+                part = data[at : at + len(self._closing)]
+                if not self._closing.startswith(part):
+                    raise BadAnswer("a chunk does not end where it said")
+                self._closing = self._closing[len(part) :]
+                at += len(part)
+            elif self._in_trailer:
                 at = self._trailer(data, at)
-                continue
-            found = _CHUNK.match(data, at)
-            if found is None:
-                self._unfinished(data, at)
-                at = end
-                break
-            at = found.end()
-            size = int(found[1], 16)
-            if size:
-                self._left = size + 2
             else:
-                self._in_trailer = True
-        ended_between = not self._left and not self._held and not self._in_trailer
-        whole = began_between and (ended_between or self._is_over)
+                at = self._size_line(data, at)
+        whole = began_between and (self._is_over or self._is_between())
         return Piece(payloads, whole and not data[at:], self._is_over, data[at:])
 
-    def _inside(self, data: bytes, at: int, payloads: list[bytes]) -> int:
-        """Take what there is of the open chunk."""
-        end = at + self._left
-        text_end = end - 2
-        if len(data) >= end:
-            closing = data[max(text_end, at) : end]
-            if closing != b"\r\n"[-len(closing) :]:
-                raise BadAnswer("a chunk does not end where it said")
-            if text_end > at:
-                payloads.append(data[at:text_end])
-            self._left = 0
-            return end
-        if text_end > at:
-            payloads.append(data[at:text_end])
-        self._left = end - len(data)
-        return len(data)
+    def _is_between(self) -> bool:
+        return not (self._left or self._closing or self._held or self._in_trailer)
+
+    def _size_line(self, data: bytes, at: int) -> int:
+        found = _CHUNK.match(data, at)
+        if found is None:
+            if _CUT_CHUNK.fullmatch(data, at) is None:
+                raise BadAnswer("not a chunk size")
+            self._held = data[at:]
+            return len(data)
+        self._left = int(found[1], 16)
+        if self._left:
+            self._closing = b"\r\n"
+        else:
+            self._in_trailer = True
+        return found.end()
 
     def _trailer(self, data: bytes, at: int) -> int:
         if data.startswith(b"\r\n", at):
             self._in_trailer, self._is_over = False, True
             return at + 2
         line = data.find(b"\r\n", at)
+        size = (line + 2 if line >= 0 else len(data)) - at
+        if self._trailer_size + size > _TRAILER_LIMIT:
+            raise BadAnswer("an endless trailer")
         if line < 0:
-            if len(data) - at > _TRAILER_LIMIT:
-                raise BadAnswer("an endless trailer")
             self._held = data[at:]
             return len(data)
+        self._trailer_size += size
         return line + 2
-
-    def _unfinished(self, data: bytes, at: int) -> None:
-        rest = data[at:]
-        line = rest.find(b"\r\n")
-        looks_right = re.fullmatch(rb"[0-9A-Fa-f]{0,15}[ \t]*(?:;[^\n]*)?\r?", rest)
-        if line >= 0 or looks_right is None or len(rest) > _CHUNK_LINE_LIMIT:
-            raise BadAnswer("not a chunk size")
-        self._held = rest
 
     def close(self) -> bool:
         return self._is_over

@@ -48,10 +48,13 @@ def expected(name: str, rule: dict[str, Any], client: Any) -> tuple[Any, str] | 
     below = UNLIMITED_BELOW[name]
     is_unlimited = value is not None and is_number and below is not None and value < below
     is_bounded = value is None or (is_number and not is_unlimited)
+    # where a bound must hold and nobody names a number, the operator's own is taken
     if "floor" in rule and is_bounded and (value is None or value < rule["floor"]):
-        value, origin, is_number = rule["floor"], "floor", True
+        nothing = rule.get("fill", rule["floor"]) if value is None else rule["floor"]
+        value, origin, is_number = nothing, "floor", True
     if "cap" in rule and (value is None or is_unlimited or (is_number and value > rule["cap"])):
-        value, origin = rule["cap"], "cap"
+        nothing = rule.get("fill", rule["cap"]) if value is None else rule["cap"]
+        value, origin = nothing, "cap"
     return None if value is None and not was_sent else (value, origin)
 
 
@@ -211,6 +214,13 @@ def test_an_extra_is_sent_as_it_is(rule: str, client: Any, sent: Any) -> None:
         ),
         ("thinking = true", {"response_format": {"type": "json_object"}}, False, False, "guard"),
         ('thinking = "auto"', {"response_format": {"type": "json_object"}}, True, False, "guard"),
+        (
+            "thinking = true",
+            {"response_format": {"type": "json_object"}, "enable_thinking": False},
+            False,
+            False,
+            "guard",
+        ),
         (
             "thinking = {fill = false}",
             {"response_format": {"type": "json_object"}, "enable_thinking": True},

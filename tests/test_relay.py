@@ -401,7 +401,8 @@ def test_every_error_of_a_backend_gets_the_shape_clients_read(
 ) -> None:
     error = json.loads(relay.in_shape(500, body))["error"]
 
-    assert set(error) >= {"message", "type", "param", "code"}
+    # One that clients can read already stays as it came, be it without a member they do not need.
+    assert set(error) >= {"message", "type", "code"}
     assert isinstance(error["message"], str)
     assert isinstance(error["type"], str)
     assert message is None or error["message"] == message

@@ -143,11 +143,15 @@ def _say(
     if place is not None and value is not None:
         told = place.say(value)
     target = _target(change, place)
+    if place is not None and _stays(change, request, place, target):
+        _remove(change, (target,), edits, nested)
+        said[change.name] = value
+        return
     is_client_null = value is None and not change.was_decided
     if is_client_null and place is not None:
-        if target in change.spellings:
-            said[change.name] = None
         _remove(change, (target,), edits, nested)
+        if target not in change.spellings:
+            _put(target, b"null", edits, nested)
         return
     if told is UNSAYABLE:
         if dialect.passes_unsayable and not change.was_decided:
@@ -162,6 +166,14 @@ def _say(
     is_as_sent = not change.was_decided and target in change.spellings and told == value
     if not is_as_sent or _differs(request, target, told):
         _put(target, _json(told), edits, nested)
+
+
+def _stays(change: Change, request: ChatRequest, place: Place, target: str) -> bool:
+    """Whether the client said it in this server's own finer words (`reasoning_effort: low`)."""
+    if change.was_decided or place.say is as_it_is or target not in change.spellings:
+        return False
+    given = msgspec.json.decode(request.values[target])
+    return bool(params.reading(params.PARAMS[change.name], target, given) == change.value)
 
 
 def _differs(request: ChatRequest, target: str, told: Any) -> bool:
@@ -203,7 +215,8 @@ def _remove(
     nested: dict[str, dict[str, bytes | None]],
 ) -> None:
     for spelling in change.spellings:
-        if spelling in keep or spelling in params.SHARED:
+        is_stripped = change.was_decided and change.value is None
+        if spelling in keep or (spelling in params.SHARED and not is_stripped):
             continue
         top, _, inner = spelling.partition(".")
         if inner:

@@ -8,6 +8,7 @@ output limit that the server would otherwise have raised to 1,024.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from router import splice
 from router.chat import ChatRequest
 from router.dialects.spoken import Dialect, Place
+from router.errors import InvalidJson
 
 _IN_GENERATION_CONFIG = ("top_k", "min_p", "repetition_penalty")
 _SERVER_LIMIT = 1024
@@ -47,22 +49,28 @@ def _into_generation_config(
             edits[name] = None
     if not settings:
         return
-    settings["do_sample"] = said.get("temperature") != 0
-    if said.get("max_new_tokens") is None:
+    text, own = _client_config(request)
+    if "do_sample" not in own:
+        settings["do_sample"] = said.get("temperature") != 0
+    if "max_new_tokens" not in own and said.get("max_new_tokens") is None:
         settings["max_new_tokens"] = _SERVER_LIMIT
-    text = _client_config(request)
     merged = splice.merge(
         text, {name: msgspec.json.encode(value) for name, value in settings.items()}
     )
     edits["generation_config"] = msgspec.json.encode((merged or b"{}").decode())
 
 
-def _client_config(request: ChatRequest) -> bytes | None:
+def _client_config(request: ChatRequest) -> tuple[bytes | None, Collection[str]]:
+    """The client's own text and the settings in it; what is none gives way."""
     given = request.values.get("generation_config")
-    if given is None:
-        return None
-    text = msgspec.json.decode(given)
-    return text.encode() if isinstance(text, str) else None
+    text = msgspec.json.decode(given) if given is not None else None
+    if not isinstance(text, str):
+        return None, ()
+    try:
+        settings, _ = splice.members(text.encode(), "generation_config")
+    except InvalidJson:
+        return None, ()
+    return text.encode(), settings
 
 
 DIALECT = Dialect(
