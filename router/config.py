@@ -58,7 +58,7 @@ class Server(_Table):
     )
     admin_key_env: str | None = Field(
         default=None,
-        description="Environment variable with the key that /router/* and /metrics then ask for.",
+        description="Environment variable with the key that /router/* and /dashboard then ask for.",
     )
 
     @field_validator("workers")

@@ -7,8 +7,9 @@ Order of authority for one parameter, strongest first:
 
     operator force, cap, floor, strip > client > operator fill > defaults > backend
 
-A client's null or 0 counts as sent, so `fill` leaves it alone. A bound must hold
-for what the backend will do: where nobody names a value, the bound itself is sent.
+A client's null or 0 counts as sent, so `fill` leaves it alone. A bound must hold for
+what the backend will do: where nobody names a value, the bound itself is sent (for a
+client's null: the value that `fill` names beside it).
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def _thinking(
         return ParamDecision("thinking", client, was_sent, None, "strip", "stripped")
     if rule.force is False:
         return decided(False, "force", "forced")
-    if wish is None and _thought_would_break(request, guard):
+    is_askers_choice = wish is True or (wish is False and rule.force is None)
+    if not is_askers_choice and _thought_would_break(request, guard):
         return decided(False, "guard", "forced")
     if rule.force is True:
         return decided(True, "force", "forced")
@@ -147,12 +149,14 @@ def _resolve(entry: PresetRule, request: ChatRequest) -> ParamDecision | None:
     def decided(value: Any, origin: str, action: str) -> ParamDecision:
         return ParamDecision(name, client, was_sent, value, origin, action)
 
-    if rule.strip or default.strip:
-        return decided(None, "strip", "stripped") if was_sent else None
-    for source, origin in ((rule, "force"), (default, "force")):
+    for source in (rule, default):
+        if source.strip:
+            return decided(None, "strip", "stripped") if was_sent else None
         if source.force is not None:
             forced = _value(source.force, name, request)
-            return None if forced is None else decided(forced, origin, "forced")
+            return None if forced is None else decided(forced, "force", "forced")
+        if source.fill is not None:
+            break  # the scenario has its own idea, so a default's does not come into it
     if was_sent:
         value, origin, action = client, "client", "kept"
     elif rule.fill is not None:
@@ -161,9 +165,10 @@ def _resolve(entry: PresetRule, request: ChatRequest) -> ParamDecision | None:
         value, origin, action = _value(default.fill, name, request), "defaults", "filled"
     else:
         value, origin, action = None, "backend", "kept"
-    for source in (rule, default):
-        # A client's null is lifted to what would have been filled in, where there is such a value.
-        nothing = source.fill if value is None else None
+    # A client's null is lifted to what would have been filled in, where there is such a value.
+    filling = rule.fill if rule.fill is not None else default.fill
+    for source in (default, rule):  # the scenario's own bounds last: they are closer to the job
+        nothing = filling if value is None else None
         if source.floor is not None and _floored(name, value, source.floor):
             value = source.floor if nothing is None else nothing
             origin, action = "floor", "floored"

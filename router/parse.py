@@ -57,6 +57,7 @@ _STRUCTURED = frozenset(
 )
 #: members that parameters are read from, or that a dialect merges into
 _SIGNING = params.TOP_LEVEL | {"stream_options", "generation_config", "reasoning_format"}
+_REMEMBERED = 2048
 _NO_PARAMS: Mapping[str, Sent] = MappingProxyType({})
 #: members that say what the answer must look like or be able to do
 _SHAPING = _STRUCTURED | {
@@ -111,7 +112,7 @@ def _request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
         text=text,
         turns=turns,
         has=frozenset(has),
-        params=_client_params(signature) if signature else _NO_PARAMS,
+        params=_params_of(signature),
         signature=signature,
         soft_switch=soft_switch,
         session=_session(headers, values, opening),
@@ -291,9 +292,25 @@ def _signature(values: Values) -> tuple[tuple[str, bytes], ...]:
     return tuple([(name, bytes(values[name])) for name in values if name in _SIGNING])
 
 
+def is_small(signature: tuple[tuple[str, bytes], ...]) -> bool:
+    """Whether what was found out of these members may be remembered.
+
+    Apps send the same few small parameters all day long; large ones are somebody's own,
+    and remembering thousands of those would be a client's way to our memory.
+    """
+    return sum([len(raw) for _, raw in signature]) <= _REMEMBERED
+
+
+def _params_of(signature: tuple[tuple[str, bytes], ...]) -> Mapping[str, Sent]:
+    if not signature:
+        return _NO_PARAMS
+    read = _client_params if is_small(signature) else _client_params.__wrapped__
+    return read(signature)
+
+
 @lru_cache(maxsize=4096)
 def _client_params(signature: tuple[tuple[str, bytes], ...]) -> Mapping[str, Sent]:
-    """The parameters among these members. Apps send the same few all day long."""
+    """The parameters among these members."""
     found: dict[str, list[tuple[str, Any]]] = {}
     for name, raw in signature:
         value = _any(raw)

@@ -59,7 +59,9 @@ _ERROR_BODY_LIMIT = 1 << 20
 _MODEL_FIRST = re.compile(rb'\{\s*"model"\s*:\s*"([A-Za-z0-9:_./-]*)"\s*[,}]')
 _RETRY_AFTER_S = 1
 #: remembered decisions at most; forgotten all at once, since they are quickly made again
-_PLANS = 4096
+_PLANS = 1024
+_SAYINGS = 64
+_NAMES_CHARS = 2048
 
 
 class Slot(msgspec.Struct):
@@ -132,11 +134,12 @@ class Verdict(msgspec.Struct, frozen=True):
     def told(self, dialect: dialects.Dialect, model: str) -> Told:
         """How it is said to this kind of server."""
         plan, request = self.plan, self.request
-        key = (dialect.name, model, request.model, tuple(request.spans))
+        names = tuple(request.spans)
+        key = (dialect.name, model, request.model, names)
         told = plan.said.get(key)
         if told is None:
-            if len(plan.said) >= _PLANS:
-                plan.said.clear()
+            if len(plan.said) >= _SAYINGS or sum(map(len, names)) > _NAMES_CHARS:
+                plan.said.clear()  # member names are the client's: nobody fills memory with them
             said = dialects.say(request, plan.changes, dialect, model)
             told = plan.said[key] = Told(
                 said.patch,
@@ -158,7 +161,7 @@ def decide_for(endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Liv
         check_model(request.model, live)
     hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
     found = live.classifier.scenario(request, hint)
-    if found.scenario in live.policy.personal:
+    if found.scenario in live.policy.personal or not parse.is_small(request.signature):
         return Verdict(request, found, _plan(request, found, live.policy))
     key = (
         endpoint,
@@ -470,6 +473,8 @@ class Exchange:
         coding = head.fields.get(b"content-encoding", b"").lower()
         is_sse = kind.startswith(b"text/event-stream")
         length = head.fields.get(b"content-length")
+        if b"transfer-encoding" in head.fields:
+            length = None  # chunks overrule a length (RFC 9112 §6.3)
         if is_sse and coding in (b"", b"identity"):
             asked = self.verdict is not None and self.verdict.plan.changes.ask_usage
             ends = self._slot is None or self._slot.dialect.ends_with_done

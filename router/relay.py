@@ -1,8 +1,9 @@
 """An answer on its way back: passed on as it came, counted, mended only where it must be.
 
 In: pieces of an answer's body. Out: the bytes for the client, and a Tally of what was
-in them. Sans-io; frames are never held back, except the beginning of one that may turn
-out to be the usage frame nobody asked for.
+in them. Sans-io; frames are never held back. Where the usage frame nobody asked for has
+to be taken out, the beginning of a frame that came in two reads waits for its end, or
+until it has shown a choice or 16 KiB and so cannot be that one.
 
 Whole chunks go on untouched. Where a read ends inside a chunk its payload is framed
 anew, so that the client's stream always stands between two chunks and an error frame

@@ -117,7 +117,11 @@ class RequestReader:
         size = len(data)
         if self._length is not None:
             size = min(size, self._length - self._body_size)
-        return self._parse(data[:size] if size < len(data) else data) + data[size:]
+        rest = self._parse(data[:size] if size < len(data) else data) + data[size:]
+        if self._length is None and self._head_size == 0 and self.head is None:
+            # A chunked body's end shows only when it is read: a next head may have begun.
+            self._seam = data[-3:]
+        return rest
 
     def _parse(self, data: bytes) -> bytes:
         """Give bytes to llhttp; those that it did not take."""
@@ -202,6 +206,9 @@ class RequestReader:
             names = [name for name, _ in self._headers]
             if names.count(b"host") > 1 or names.count(b"transfer-encoding") > 1:
                 self._refuse(BadRequestHead("Host and Transfer-Encoding may stand there once."))
+        size = sum([len(name) + len(value) + 4 for name, value in self._headers])
+        if size + len(self._target) > self._head_limit:
+            self._refuse(HeadTooLarge(f"The request's head is over {self._head_limit >> 10} KiB."))
         length = fields.get(b"content-length")
         self._length = int(length) if length is not None else None
         if self._length is not None and self._length > self._body_limit:

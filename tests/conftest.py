@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.clients.demo import DemoBackend
 from tests.support.product import Product
+
+
+# How long an example takes is the machine's business; what it gives is ours.
+settings.register_profile("router", deadline=None)
+settings.load_profile("router")
 
 
 @pytest.fixture(scope="session")

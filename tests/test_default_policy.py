@@ -225,9 +225,7 @@ def test_a_client_decides_about_thinking_and_the_sampling_follows(
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize(("temperature", "lifted"), [(0, 0.3), (0.0, 0.3), (None, 0.6)])
-def test_thought_is_never_greedy(
-    scenario: str, temperature: float | None, lifted: float
-) -> None:
+def test_thought_is_never_greedy(scenario: str, temperature: float | None, lifted: float) -> None:
     params = sent("好", scenario=scenario, enable_thinking=True, temperature=temperature)
 
     assert params["temperature"] == lifted

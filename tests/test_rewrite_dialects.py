@@ -447,6 +447,16 @@ def test_what_was_rewritten_once_is_not_rewritten_again(
     assert second == first
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_null_counts_as_sent_for_those_behind_us_too(name: str) -> None:
+    """Dropped with its unknown spelling, it would look to a second router as never sent."""
+    sent = body_of(
+        wired(asked({"max_new_tokens": None}), policy_of("max_new_tokens = {fill = 5}"), name)
+    )
+
+    assert sent == {MAX[name]: None}
+
+
 def test_the_messages_are_the_same_bytes_in_every_dialect() -> None:
     raw = b'{"messages":[ {"role":"user","content":"\\u0068i"} ],"max_new_tokens":5}'
     for name in NAMES:

@@ -204,6 +204,13 @@ def test_a_small_head_is_not_blamed_for_a_large_body_behind_it() -> None:
         assert (heard.fault, len(heard.requests)) == (None, 1)
 
 
+def test_a_head_behind_a_chunked_body_is_measured_like_any_other() -> None:
+    raw = CHUNKED + b"1\r\na\r\n0\r\n\r\n" + with_header(b"x: " + b"a" * 1024)
+
+    for at in (len(CHUNKED) + 1, raw.index(b"0\r\n\r\n") + 1):
+        assert hear(raw[:at], raw[at:]).fault is HeadTooLarge
+
+
 def test_a_next_request_that_has_begun_is_one() -> None:
     assert not hear(GET + b"GET /half").is_between
     assert not hear(GET, b"GET /half").is_between

@@ -52,6 +52,7 @@ _PATHS: Mapping[bytes, Endpoint] = {
 _ROOT_PATHS = frozenset({b"/tokenize", b"/detokenize", b"/pooling", b"/classify"})
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LINGER_S = 0.5
+_AHEAD_LIMIT = 1 << 20
 
 
 class Settings(Protocol):
@@ -153,9 +154,11 @@ class Connection(asyncio.Protocol):
         self._page: PageProtocol | None = None
         self._is_busy = False
         self._is_paused = False
+        self._ahead = 0  # bytes read behind the request that is being served
         self._has_continued = False
         self._keep_alive = True
         self._is_lingering = False
+        self._spoiled: RouterError | None = None  # by bytes behind the request being served
         self.last_active = 0.0
 
     # ------------------------------------------------------------ from the socket
@@ -166,7 +169,7 @@ class Connection(asyncio.Protocol):
         self.last_active = self._hub.now()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_lingering:
+        if self._is_lingering or self._spoiled is not None:
             return
         self.last_active = self._hub.now()
         try:
@@ -175,8 +178,12 @@ class Connection(asyncio.Protocol):
             self._refuse_bytes(fault)
             return
         if self._is_busy:
-            self._transport.pause_reading()  # pipelined requests wait for their turn
-            self._is_paused = True
+            # A pipelined request waits for its turn. Reading goes on, since only reading shows
+            # that a client has left, until it sends more than anybody would.
+            self._ahead += len(data)
+            if self._ahead > _AHEAD_LIMIT:
+                self._transport.pause_reading()
+                self._is_paused = True
         elif self._reader.ready:
             self._serve(self._reader.ready.popleft())
         elif self._reader.head is not None and not self._has_continued:
@@ -268,10 +275,13 @@ class Connection(asyncio.Protocol):
         if not keep or not self._keep_alive or self._hub.pipeline.is_draining:
             self._transport.close()
             return
+        self._ahead = 0
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
-        if self._reader.ready:
+        if self._spoiled is not None and not self._reader.ready:
+            self._refuse_bytes(self._spoiled)
+        elif self._reader.ready:
             # From the loop, so that a pipelining client does not deepen the stack.
             self._is_busy = True
             self._hub.loop.call_soon(self._serve_next)
@@ -289,7 +299,7 @@ class Connection(asyncio.Protocol):
     def _refuse_bytes(self, fault: RouterError) -> None:
         """Bytes that cannot be served: answer, and read no further request from them."""
         if self._is_busy:
-            self._transport.close()
+            self._spoiled = fault  # the request under way is a good one and gets its answer first
             return
         head = self._reader.head
         found = endpoint_of(head.target) if head is not None else None
