@@ -10,7 +10,6 @@ from hypothesis import settings
 from tests.clients.demo import DemoBackend
 from tests.support.product import Product
 
-
 # How long an example takes is the machine's business; what it gives is ours.
 settings.register_profile("router", deadline=None)
 settings.load_profile("router")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from router import __version__
+from router import __version__, tomlfile
 from router import config as configs
 from router import policy as policies
 from router import record as records
@@ -87,8 +87,8 @@ def test_python_blocks_compile_and_import_what_exists(text: str) -> None:
 def test_toml_blocks_are_sound(text: str) -> None:
     if "[[backends]]" in text:
         path = Path(configs.DEFAULT_FILE)
-        value = configs.tomlfile.table(text, str(path))
-        configs.tomlfile.model(configs.Config, value, text, str(path))
+        value = tomlfile.table(text, str(path))
+        tomlfile.model(configs.Config, value, text, str(path))
     else:
         policies.parse(text)
 
