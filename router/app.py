@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 #: how often deadlines and idle connections are looked at
 _SWEEP_S = 0.1
 _WATCH_S = 0.1
+#: how long ended requests wait to be recorded together
+_RECORD_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ def slots_of(config: Config, connect: Callable[[Backend], Upstream]) -> dict[str
         name = "openai" if backend.dialect == "auto" else backend.dialect
         host = backend.host if ":" not in backend.host else f"[{backend.host}]"
         slot = Slot(
+            name=backend.name,
             upstream=connect(backend),
             dialect=dialects.of(name),
             model=backend.model,
@@ -173,7 +176,11 @@ class App:
             is_enabled=config.log.enabled,
         )
         self.pipeline = Pipeline(
-            live_of(config, policy, pools), self.journal, self.metrics, SystemClock()
+            live_of(config, policy, pools),
+            self.journal,
+            self.metrics,
+            SystemClock(),
+            soon=lambda work: self.loop.call_later(_RECORD_PAUSE_S, work),
         )
         self.keeper = PolicyKeeper(self.policy_path, config, self.pipeline, self.metrics)
         self.pages = Pages(self)
@@ -326,6 +333,7 @@ class App:
         for connection in list(self.hub.connections):
             connection.close_if_idle()
         await self.pages.stop()
+        self.pipeline.settle()
         await asyncio.to_thread(self.journal.close)
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -56,10 +57,12 @@ _NEVER_FORWARDED_PREFIXES = (b"x-stainless-", b"x-router-")
 _NEVER_RETURNED = wire.HOP_BY_HOP | {b"content-length", b"x-request-id"}
 _REASONS: Mapping[int, bytes] = {200: b"OK", 400: b"Bad Request", 404: b"Not Found"}
 _ERROR_BODY_LIMIT = 1 << 20
+_AUTO_FIRST = b'{"model":"auto"'
 _MODEL_FIRST = re.compile(rb'\{\s*"model"\s*:\s*"([A-Za-z0-9:_./-]*)"\s*[,}]')
 _RETRY_AFTER_S = 1
 #: remembered decisions at most; forgotten all at once, since they are quickly made again
 _PLANS = 1024
+_LARGE = 64 << 10
 _SAYINGS = 64
 _NAMES_CHARS = 2048
 
@@ -67,6 +70,7 @@ _NAMES_CHARS = 2048
 class Slot(msgspec.Struct):
     """A backend as the pipeline knows it: the way to it, its health, and its model's name."""
 
+    name: str
     upstream: Upstream
     dialect: dialects.Dialect
     model: str | None  # None until it was asked
@@ -75,10 +79,6 @@ class Slot(msgspec.Struct):
     authorization: bytes | None
     health: Health = Health()
     label: str | None = None  # for /v1/models, where the model is not the asked-for one
-
-    @property
-    def name(self) -> str:
-        return self.upstream.backend.name
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -229,7 +229,17 @@ class Order(msgspec.Struct, frozen=True):
 class Pipeline:
     """What all exchanges share."""
 
-    def __init__(self, live: Live, journal: Journal, meter: Meter, clock: Clock) -> None:
+    def __init__(
+        self,
+        live: Live,
+        journal: Journal,
+        meter: Meter,
+        clock: Clock,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`soon` calls a function a little later, when nobody waits for an answer."""
+        self._soon = soon
+        self._ended: list[Exchange] = []
         self.live = live
         self.journal = journal
         self.meter = meter
@@ -243,12 +253,32 @@ class Pipeline:
     def new_id(self) -> str:
         return f"req-{self._prefix}-{next(self._numbers):06x}"
 
-    def begin(self, order: Order, reply: Reply) -> Exchange:
-        """Start a request's journey."""
-        exchange = Exchange(self, order, reply)
-        self.active.add(exchange)
-        exchange.start()
-        return exchange
+    def ended(self, exchange: Exchange) -> None:
+        """An exchange is over; its record is made soon, together with others.
+
+        Off the path, and in a row: made between two requests it would cost twice as much,
+        since by then the processor has forgotten how.
+        """
+        self.active.discard(exchange)
+        self._ended.append(exchange)
+        if exchange.is_large:
+            self.settle()  # its bytes are not kept a moment longer
+        elif len(self._ended) == 1:
+            self._soon(self.settle)
+
+    def settle(self) -> None:
+        """Make the records of all that has ended."""
+        ended, self._ended = self._ended, []
+        for exchange in ended:
+            self._record(exchange)
+
+    def _record(self, exchange: Exchange) -> None:
+        try:
+            record, actions = exchange.record()
+            self.meter.observe(record, actions)
+            self.journal.write(record)
+        except Exception:
+            log.exception("record not made", request_id=exchange.request_id)
 
     def id_for(self, fields: Mapping[bytes, bytes]) -> str:
         """The id of a request: its own, or a new one."""
@@ -290,6 +320,8 @@ class Exchange:
     _passage: relay.Stream | relay.Whole | None = None
     _frames = False
     _is_mid_stream = False
+    _is_read = False  # the answer's body was looked into
+    _ended_at = 0.0
     _held_head = b""
     _refused: list[bytes] | None = None  # an error body being gathered
     _answer: AnswerHead | None = None
@@ -415,6 +447,9 @@ class Exchange:
         body = self.order.http.body
         if not slot.model or body[:1] != b"{":
             return body
+        if body.startswith(_AUTO_FIRST):
+            name = msgspec.json.encode(slot.model)
+            return b'{"model":' + name + body[len(_AUTO_FIRST) :]
         first = _MODEL_FIRST.match(body)
         if first is not None:
             if is_virtual(first[1].decode(), self.live):
@@ -432,15 +467,12 @@ class Exchange:
     def _head_for(self, slot: Slot, length: int) -> bytes:
         http = self.order.http
         fields = http.fields
-        lines = [
-            b"%b %b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b"
-            % (http.method, self.order.path, slot.host, self.request_id.encode())
-        ]
-        skipped = _with_named(_NEVER_FORWARDED, fields.get(b"connection"))
+        named = _named_by(fields.get(b"connection"))
+        lines = [_request_start(self.order.path, slot.host) + self.request_id.encode()]
         lines += [
-            name + b": " + value
-            for name, value in http.headers
-            if name not in skipped and not name.startswith(_NEVER_FORWARDED_PREFIXES)
+            line
+            for header in http.headers
+            if (line := _forwarded(header)) and header[0] not in named
         ]
         coding = fields.get(b"accept-encoding")
         if self.is_stream:
@@ -464,11 +496,29 @@ class Exchange:
         if self._sent_at is None:
             self._sent_at = self.pipeline.clock.ticks()
 
+    def on_whole(self, head: AnswerHead, body: bytes) -> None:
+        kind = head.fields.get(b"content-type", b"")
+        if head.status >= 400 or kind.startswith(b"text/event-stream"):
+            self.on_head(head, has_more=True)
+            self.on_piece(body, Piece([body], False, True, b""))
+            return
+        self._answer = head
+        self._is_read = True
+        lines = self._head_lines(head)
+        lines.append(b"content-length: %d" % len(body))
+        self.reply.write(self._head_bytes(head.status, lines) + body)
+        self._first_token_at = self.pipeline.clock.ticks()
+        if len(body) <= relay.WHOLE_LIMIT:
+            coding = head.fields.get(b"content-encoding", b"").lower()
+            self.tally.read(relay.decoded(body, coding))
+        self._finish()
+
     def on_head(self, head: AnswerHead, *, has_more: bool) -> None:
         self._answer = head
         if head.status >= 400:
             self._refused = []
             return
+        self._is_read = True
         kind = head.fields.get(b"content-type", b"")
         coding = head.fields.get(b"content-encoding", b"").lower()
         is_sse = kind.startswith(b"text/event-stream")
@@ -482,12 +532,9 @@ class Exchange:
             length = None
         else:
             self._passage = relay.Whole(self.tally, coding)
-        has_body = head.status not in (204, 304) and self.order.http.method != b"HEAD"
-        is_chunked = has_body and length is None
-        self._frames = is_chunked and not self.order.http.is_http10
-        lines = self._head_lines(head.status)
-        skipped = _with_named(_NEVER_RETURNED, head.fields.get(b"connection"))
-        lines += [name + b": " + value for name, value in head.headers if name not in skipped]
+        has_body = head.status not in (204, 304)
+        self._frames = has_body and length is None and not self.order.http.is_http10
+        lines = self._head_lines(head)
         if is_sse:
             lines.append(b"x-accel-buffering: no")
             if b"cache-control" not in head.fields:
@@ -502,6 +549,12 @@ class Exchange:
             self._held_head = start  # one send for both; the piece comes in this very call
         else:
             self.reply.write(start)
+
+    def express(self) -> tuple[Callable[[bytes], bool], Callable[[bytes], None]] | None:
+        passage = self._passage
+        if isinstance(passage, relay.Stream) and self._frames and passage.is_clear:
+            return passage.express, self.reply.write
+        return None
 
     def on_piece(self, data: bytes, piece: Piece) -> None:
         if self._refused is not None:
@@ -555,7 +608,7 @@ class Exchange:
         if self._attempt is not None:
             self._attempt.cancel()
         self._outcome = "client_disconnect"
-        self._record()
+        self._end()
 
     def pause(self) -> None:
         if self._attempt is not None:
@@ -583,7 +636,7 @@ class Exchange:
         self._is_mid_stream = False
         if self.tally.error is not None and self._outcome == "ok":
             self._outcome, self._error_code = "upstream_error", "backend_error"
-        self._record()
+        self._end()
         self.reply.finish(keep=True)
 
     def _break_off(self, fault: RouterError) -> None:
@@ -591,10 +644,10 @@ class Exchange:
         self._outcome, self._error_code = fault.outcome, fault.code
         if isinstance(self._passage, relay.Stream):
             self.reply.write(self._passage.break_off(fault.body(), self._frames))
-            self._record()
+            self._end()
             self.reply.finish(keep=False)
         else:
-            self._record()
+            self._end()
             self.reply.abort()
 
     def _refuse(self, fault: RouterError) -> None:
@@ -604,7 +657,7 @@ class Exchange:
         if fault.retry_after_s is not None:
             extra.append(b"retry-after: %d" % fault.retry_after_s)
         self._send_whole(fault.status, fault.body(), extra)
-        self._record()
+        self._end()
         self.reply.finish(keep=True)
 
     def _gather_refusal(self, piece: Piece) -> None:
@@ -632,29 +685,38 @@ class Exchange:
             self._outcome = "upstream_error" if status >= 500 else "client_error"
         self._error_code = _code_of(body)
         self._send_whole(status, body, extra)
-        self._record()
+        self._end()
         self.reply.finish(keep=True)
 
     def _send_whole(self, status: int, body: bytes, extra: Sequence[bytes]) -> None:
-        lines = self._head_lines(status)
+        lines = self._own_lines(status)
         lines += extra
         lines.append(b"content-type: application/json\r\ncontent-length: %d" % len(body))
-        if self.order.http.method == b"HEAD":
-            body = b""
         self.reply.write(self._head_bytes(status, lines) + body)
 
-    def _head_lines(self, status: int) -> list[bytes]:
+    def _head_lines(self, answer: AnswerHead) -> list[bytes]:
+        """A backend's head as the client gets it, still without the body's framing."""
+        lines = self._own_lines(answer.status)
+        named = _named_by(answer.fields.get(b"connection"))
+        lines += [
+            line
+            for header in answer.headers
+            if (line := _returned(header)) and header[0] not in named
+        ]
+        return lines
+
+    def _own_lines(self, status: int) -> list[bytes]:
         """Status line and the headers that every reply carries."""
-        reason = _REASONS.get(status, b"")
-        lines = [b"HTTP/1.1 %d %b\r\nx-request-id: %b" % (status, reason, self.request_id.encode())]
-        verdict = self.verdict
-        if verdict is not None:
-            lines.append(b"x-router-scenario: " + verdict.decision.scenario.encode())
-        if self._slot is not None:
-            lines.append(b"x-router-backend: " + self._slot.name.encode())
-        lines.append(b"x-router-policy: " + self.live.policy.hash.encode())
-        if (overhead := self._overhead_ms()) is not None:
-            lines.append(b"x-router-overhead-ms: %.3f" % overhead)
+        verdict, slot = self.verdict, self._slot
+        start = _reply_start(
+            status,
+            verdict.plan.decision.scenario if verdict is not None else None,
+            slot.name if slot is not None else None,
+            self.live.policy.hash,
+        )
+        lines = [start + self.request_id.encode()]
+        if self._sent_at is not None:
+            lines.append(b"x-router-overhead-ms: %.3f" % ((self._sent_at - self.started) * 1e3))
         if self.warnings:
             lines.append(b"x-router-warnings: " + _ascii("; ".join(self.warnings)))
         if verdict is not None and b"x-router-debug" in self.order.http.fields:
@@ -690,20 +752,26 @@ class Exchange:
 
     # ------------------------------------------------------------------ the record
 
-    def _overhead_ms(self) -> float | None:
-        return None if self._sent_at is None else (self._sent_at - self.started) * 1e3
+    @property
+    def is_large(self) -> bool:
+        return len(self.order.http.body) > _LARGE
 
-    def _record(self) -> None:
+    def _end(self) -> None:
+        """The journey is over, in whichever way: exactly one record will tell of it."""
         if self.is_over:
             return
         self.is_over = True
         self._attempt = None
-        pipeline = self.pipeline
-        pipeline.active.discard(self)
-        total_s = pipeline.clock.ticks() - self.started
+        self._ended_at = self.pipeline.clock.ticks()
+        self.pipeline.ended(self)
+
+    def record(self) -> tuple[Record, Sequence[tuple[str, str, str]]]:
+        """The log line, and what the preset did for the metrics."""
+        clock = self.pipeline.clock
+        total_s = self._ended_at - self.started
         order, slot, sent_at = self.order, self._slot, self._sent_at
         record = Record(
-            ts=timestamp(pipeline.clock.now() - total_s),
+            ts=timestamp(clock.now() - (clock.ticks() - self.started)),
             request_id=self.request_id,
             key=order.key,
             endpoint=order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path),
@@ -725,11 +793,9 @@ class Exchange:
             record.overhead_ms = round((sent_at - self.started) * 1e3, 3)
         if self.verdict is not None:
             self._describe(record, self.verdict)
-        if self._passage is not None:
+        if self._is_read:
             self._describe_answer(record, total_s)
-        plan = self.verdict.plan if self.verdict is not None else None
-        pipeline.meter.observe(record, plan.actions if plan is not None else ())
-        pipeline.journal.write(record)
+        return record, self.verdict.plan.actions if self.verdict is not None else ()
 
     def _describe(self, record: Record, verdict: Verdict) -> None:
         request, found, decision = verdict.request, verdict.found, verdict.plan.decision
@@ -751,6 +817,8 @@ class Exchange:
             record.classify_us = round(self._classify_us, 1)
 
     def _describe_answer(self, record: Record, total_s: float) -> None:
+        if isinstance(self._passage, relay.Stream):
+            self._passage.count()
         tally, first = self.tally, self._first_token_at
         record.input_tokens = tally.input_tokens
         record.output_tokens = tally.output_tokens
@@ -766,11 +834,52 @@ class Exchange:
                 record.tpot_ms = round((total_s - ttft_s) * 1e3 / (tally.output_tokens - 1), 3)
 
 
-def _with_named(names: frozenset[bytes], connection: bytes | None) -> frozenset[bytes]:
-    """These headers and those that a Connection header makes hop-by-hop."""
+@lru_cache(maxsize=512)
+def _reply_start(status: int, scenario: str | None, backend: str | None, policy: str) -> bytes:
+    """The part of a reply's head that is the same for many, up to the request's id."""
+    lines = [b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b""))]
+    if scenario is not None:
+        lines.append(b"x-router-scenario: " + scenario.encode())
+    if backend is not None:
+        lines.append(b"x-router-backend: " + backend.encode())
+    lines.append(b"x-router-policy: " + policy.encode())
+    lines.append(b"x-request-id: ")
+    return b"\r\n".join(lines)
+
+
+@lru_cache(maxsize=256)
+def _request_start(path: bytes, host: bytes) -> bytes:
+    return b"POST %b HTTP/1.1\r\nhost: %b\r\nx-request-id: " % (path, host)
+
+
+def _forwarded(header: wire.Header) -> bytes:
+    """A client's header line for the backend; nothing where it is not for it."""
+    return _forwarded_line(header) if len(header[1]) < 128 else _forwarded_line.__wrapped__(header)
+
+
+@lru_cache(maxsize=1024)
+def _forwarded_line(header: wire.Header) -> bytes:
+    name, value = header
+    if name in _NEVER_FORWARDED or name.startswith(_NEVER_FORWARDED_PREFIXES):
+        return b""
+    return name + b": " + value
+
+
+@lru_cache(maxsize=512)
+def _returned(header: wire.Header) -> bytes:
+    """A backend's header line for the client; nothing where it is not for it."""
+    name, value = header
+    return b"" if name in _NEVER_RETURNED else name + b": " + value
+
+
+_NO_NAMES: frozenset[bytes] = frozenset()
+
+
+def _named_by(connection: bytes | None) -> frozenset[bytes]:
+    """The headers that a Connection header makes hop-by-hop."""
     if connection is None or connection.lower() in (b"keep-alive", b"close"):
-        return names
-    return names | {name.strip().lower() for name in connection.split(b",")}
+        return _NO_NAMES
+    return frozenset(name.strip().lower() for name in connection.split(b","))
 
 
 def given_id(fields: Mapping[bytes, bytes]) -> str | None:

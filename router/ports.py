@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from router.config import Backend
@@ -21,6 +21,15 @@ class AnswerListener(Protocol):
 
     def on_piece(self, data: bytes, piece: Piece) -> None:
         """A part of the body; nothing follows the last one."""
+
+    def express(self) -> tuple[Callable[[bytes], bool], Callable[[bytes], None]] | None:
+        """A way past `on_piece` for whole chunks, if there is one just now.
+
+        (May this chunk go as it is? How to send it.) Valid until the next `on_piece`.
+        """
+
+    def on_whole(self, head: AnswerHead, body: bytes) -> None:
+        """`on_head` and the only `on_piece`, where both came in one read."""
 
     def on_end(self) -> None:
         """A body without a length ended with its connection."""

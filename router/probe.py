@@ -48,6 +48,13 @@ class _Listener:
         if piece.is_last:
             self.on_end()
 
+    def express(self) -> None:
+        return None
+
+    def on_whole(self, head: AnswerHead, body: bytes) -> None:
+        self._status, self._body = head.status, body
+        self.on_end()
+
     def on_end(self) -> None:
         if not self.answer.done():
             self.answer.set_result(Answer(self._status, self._body))

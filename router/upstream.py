@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 import structlog
@@ -40,6 +41,7 @@ class BackendUpstream:
         self._attempts: set[_Attempt] = set()
         self._connecting: set[asyncio.Future[None]] = set()
         self._is_closed = False
+        self.now = loop.time
 
     def send(
         self,
@@ -101,8 +103,9 @@ class BackendUpstream:
 
     def sweep(self, now: float) -> None:
         """Fail what is late and close what has been idle for too long."""
-        for attempt in [a for a in self._attempts if a.deadline < now]:
-            attempt.time_out()
+        for attempt in list(self._attempts):
+            if attempt.deadline_at(now) < now:
+                attempt.time_out()
         while self._idle and now - self._idle[0].idle_since > self.backend.keepalive_s:
             self._idle.popleft().transport.close()
 
@@ -116,27 +119,17 @@ class BackendUpstream:
         while self._idle:
             self._idle.pop().transport.close()
 
-    @property
-    def now(self) -> float:
-        return self._loop.time()
-
 
 class _Attempt:
     """One request on one connection."""
 
-    __slots__ = (
-        "_body",
-        "_buffer",
-        "_connection",
-        "_head",
-        "_is_paused",
-        "_method",
-        "_request",
-        "_upstream",
-        "deadline",
-        "is_over",
-        "listener",
-    )
+    # What an attempt begins with, once and not in every instance.
+    is_over = False
+    _connection: _Connection | None = None
+    _buffer = b""
+    _head: wire.AnswerHead | None = None
+    _body: wire.Body | None = None
+    _is_paused = False
 
     def __init__(
         self,
@@ -150,13 +143,15 @@ class _Attempt:
         self._request: tuple[bytes, bytes] | None = (head, body)
         self._method = method
         self.listener = listener
-        self._connection: _Connection | None = None
-        self._buffer = b""
-        self._head: wire.AnswerHead | None = None
-        self._body: wire.Body | None = None
-        self._is_paused = False
-        self.is_over = False
-        self.deadline = upstream.now + upstream.backend.timeout_s
+        self.deadline = upstream.now() + upstream.backend.timeout_s
+
+    def deadline_at(self, now: float) -> float:
+        """The deadline, moved if something has come since it was last looked at."""
+        connection = self._connection
+        if connection is not None and connection.is_lively:
+            connection.is_lively = False
+            self.deadline = now + self._upstream.backend.stall_timeout_s
+        return self.deadline
 
     def start(self, connection: _Connection) -> None:
         """Put the request on the wire."""
@@ -174,7 +169,7 @@ class _Attempt:
 
     def on_data(self, data: bytes) -> None:
         upstream = self._upstream
-        self.deadline = upstream.now + upstream.backend.stall_timeout_s
+        self.deadline = upstream.now() + upstream.backend.stall_timeout_s
         try:
             if self._body is None:
                 data = self._read_head(data)
@@ -202,9 +197,22 @@ class _Attempt:
                 raise wire.BadAnswer("it switched protocols unasked")
         self._buffer = b""
         self._head = head
+        if self._is_whole(head, buffer):
+            self._release(keep=True)
+            self.listener.on_whole(head, buffer)
+            return b""
         self._body = wire.body_of(head, self._method)
         self.listener.on_head(head, has_more=bool(buffer))
         return buffer
+
+    def _is_whole(self, head: wire.AnswerHead, rest: bytes) -> bool:
+        """Whether all of a body of known length came along with its head."""
+        return (
+            len(rest) > 0
+            and head.fields.get(b"content-length") == b"%d" % len(rest)
+            and b"transfer-encoding" not in head.fields
+            and head.status not in (204, 304)
+        )
 
     def _read_body(self, data: bytes) -> None:
         body = cast(wire.Body, self._body)
@@ -215,6 +223,9 @@ class _Attempt:
                 data = data[: len(data) - len(piece.excess)]
         if data or piece.is_last:
             self.listener.on_piece(data, piece)
+        connection = self._connection
+        if connection is not None and isinstance(body, wire.ChunkedBody) and body.is_between():
+            connection.express = self.listener.express()
 
     def _release(self, *, keep: bool) -> None:
         """The answer is whole: the connection is free for the next request."""
@@ -236,7 +247,8 @@ class _Attempt:
         self._upstream.ended(self)
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.attempt = None
+            connection.attempt = connection.express = None
+            connection.is_lively = False
             connection.was_used = True
         return connection
 
@@ -291,11 +303,23 @@ class _Attempt:
 class _Connection(asyncio.Protocol):
     """A socket to a backend: carries one attempt at a time."""
 
-    __slots__ = ("_upstream", "attempt", "idle_since", "is_closing", "transport", "was_used")
+    __slots__ = (
+        "_upstream",
+        "attempt",
+        "express",
+        "idle_since",
+        "is_closing",
+        "is_lively",
+        "transport",
+        "was_used",
+    )
 
     def __init__(self, upstream: BackendUpstream) -> None:
         self._upstream = upstream
         self.attempt: _Attempt | None = None
+        #: the way for whole chunks, while there is one: see AnswerListener.express
+        self.express: tuple[Callable[[bytes], bool], Callable[[bytes], None]] | None = None
+        self.is_lively = False  # something came by express since the last sweep
         self.was_used = False
         self.is_closing = False
         self.idle_since = 0.0
@@ -305,7 +329,12 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self.attempt is not None:
+        express = self.express
+        if express is not None and express[0](data):
+            self.is_lively = True
+            express[1](data)
+        elif self.attempt is not None:
+            self.express = None
             self.attempt.on_data(data)
         else:  # nobody asked: whatever it is, the next answer must not begin with it
             self.is_closing = True

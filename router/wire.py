@@ -52,6 +52,10 @@ class Request(msgspec.Struct):
     body: bytes
 
 
+#: separators and the rest of the request line, which no limit is meant for
+_HEAD_SLACK = 16 << 10
+
+
 class RequestReader:
     """Bytes of a client connection → requests in `ready`.
 
@@ -68,6 +72,7 @@ class RequestReader:
         "_head_limit",
         "_head_size",
         "_headers",
+        "_is_unmeasured",
         "_is_upgrade",
         "_length",
         "_parser",
@@ -90,6 +95,7 @@ class RequestReader:
         self._body_size = 0
         self._fault: RouterError | None = None
         self._is_upgrade = False
+        self._is_unmeasured = False
 
     @property
     def is_between_requests(self) -> bool:
@@ -108,8 +114,11 @@ class RequestReader:
         end = found + 4 - len(seam) if found >= 0 else len(data)
         self._head_size += end
         if self._head_size > self._head_limit:
-            raise HeadTooLarge(f"The request's head is over {self._head_limit >> 10} KiB.")
-        self._seam = (seam + data[:end])[-3:]
+            # Over the limit on the wire; whether it counts as that is told by what it holds.
+            self._is_unmeasured = True
+            if self._head_size > self._head_limit + _HEAD_SLACK:
+                raise _head_too_large(self._head_limit)
+        self._seam = (seam + data[:end])[-3:] if found < 0 else b""
         return self._parse(data[:end] if end < len(data) else data) + data[end:]
 
     def _read_body(self, data: bytes) -> bytes:
@@ -117,6 +126,8 @@ class RequestReader:
         size = len(data)
         if self._length is not None:
             size = min(size, self._length - self._body_size)
+        else:
+            self._is_unmeasured = True  # the next head may begin in this piece
         rest = self._parse(data[:size] if size < len(data) else data) + data[size:]
         if self._length is None and self._head_size == 0 and self.head is None:
             # A chunked body's end shows only when it is read: a next head may have begun.
@@ -206,9 +217,11 @@ class RequestReader:
             names = [name for name, _ in self._headers]
             if names.count(b"host") > 1 or names.count(b"transfer-encoding") > 1:
                 self._refuse(BadRequestHead("Host and Transfer-Encoding may stand there once."))
-        size = sum([len(name) + len(value) + 4 for name, value in self._headers])
-        if size + len(self._target) > self._head_limit:
-            self._refuse(HeadTooLarge(f"The request's head is over {self._head_limit >> 10} KiB."))
+        if self._is_unmeasured:
+            size = sum([len(name) + len(value) + 4 for name, value in self._headers])
+            if size + len(self._target) > self._head_limit:
+                self._refuse(_head_too_large(self._head_limit))
+            self._is_unmeasured = False
         length = fields.get(b"content-length")
         self._length = int(length) if length is not None else None
         if self._length is not None and self._length > self._body_limit:
@@ -237,6 +250,10 @@ class RequestReader:
         # llhttp wraps what a callback raises, so it is kept here for `feed`.
         self._fault = fault
         raise fault
+
+
+def _head_too_large(limit: int) -> HeadTooLarge:
+    return HeadTooLarge(f"The request's head is over {limit >> 10} KiB.")
 
 
 class AnswerHead(msgspec.Struct):
@@ -298,7 +315,6 @@ class LengthBody:
     """A body of known length, or of none."""
 
     __slots__ = ("_left",)
-    is_chunked = False
 
     def __init__(self, length: int) -> None:
         self._left = length
@@ -317,7 +333,6 @@ class UntilCloseBody:
     """A body that ends with its connection."""
 
     __slots__ = ()
-    is_chunked = False
 
     def feed(self, data: bytes) -> Piece:
         return Piece([data] if data else [], False, False, b"")
@@ -336,7 +351,6 @@ class ChunkedBody:
     """A chunked body, walked: payloads are found, whole chunks can go on untouched."""
 
     __slots__ = ("_closing", "_held", "_in_trailer", "_is_over", "_left", "_trailer_size")
-    is_chunked = True
 
     def __init__(self) -> None:
         self._left = 0  # bytes of the open chunk's payload still to come
@@ -347,7 +361,7 @@ class ChunkedBody:
         self._is_over = False
 
     def feed(self, data: bytes) -> Piece:
-        began_between = self._is_between()
+        began_between = self.is_between()
         if self._held:
             data, self._held = self._held + data, b""
         payloads: list[bytes] = []
@@ -368,10 +382,11 @@ class ChunkedBody:
                 at = self._trailer(data, at)
             else:
                 at = self._size_line(data, at)
-        whole = began_between and (self._is_over or self._is_between())
+        whole = began_between and (self._is_over or self.is_between())
         return Piece(payloads, whole and not data[at:], self._is_over, data[at:])
 
-    def _is_between(self) -> bool:
+    def is_between(self) -> bool:
+        """Between two chunks."""
         return not (self._left or self._closing or self._held or self._in_trailer)
 
     def _size_line(self, data: bytes, at: int) -> int:

@@ -165,6 +165,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.write = self._transport.write  # type: ignore[method-assign]  # one call less a piece
         self._hub.connections.add(self)
         self.last_active = self._hub.now()
 

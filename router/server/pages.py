@@ -208,6 +208,7 @@ class Pages:
         return _json({"version": __version__, "policy": self._app.pipeline.live.policy.hash})
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        self._app.pipeline.settle()
         text = self._app.metrics.text(self._gauges())
         return web.Response(
             body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
