@@ -37,7 +37,7 @@ from router.upstream import BackendUpstream
 log = structlog.get_logger(__name__)
 
 #: how often deadlines and idle connections are looked at
-_SWEEP_S = 0.1
+_SWEEP_S = 0.2
 _WATCH_S = 0.1
 #: how long ended requests wait to be recorded together
 _RECORD_PAUSE_S = 0.005

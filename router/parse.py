@@ -182,21 +182,22 @@ def _conversation(values: Values, has: set[str]) -> tuple[str, int, _Opening]:
         raise _bad_field("messages", error) from None
     if not messages:
         raise InvalidValue("messages must not be empty.", param="messages")
-    if messages[-1].role in _TOOL_ROLES:
-        has.add("tool_loop")
     roles = [message.role for message in messages]
+    if roles[-1] in _TOOL_ROLES:
+        has.add("tool_loop")
     turns = roles.count("user")
     if not turns:
         return "", 0, ()
-    last = len(roles) - 1 - roles[::-1].index("user")
-    first = last
-    while first and roles[first - 1] == "user":
-        first -= 1
-    texts = [
-        _content(messages[index].content, f"messages[{index}].content", has)
-        for index in range(first, last + 1)
-    ]
-    text = texts[0] if len(texts) == 1 else "\n".join(texts)
+    last = len(roles) - 1
+    while roles[last] != "user":
+        last -= 1
+    text = _content(messages[last].content, last, has)
+    if last and roles[last - 1] == "user":  # one turn in several messages
+        first = last
+        while first and roles[first - 1] == "user":
+            first -= 1
+        before = [_content(messages[at].content, at, has) for at in range(first, last)]
+        text = "\n".join([*before, text])
     return text, turns, _opening(messages, roles)
 
 
@@ -206,22 +207,23 @@ def _opening(messages: Sequence[_Message], roles: Sequence[str]) -> _Opening:
     return (*system, messages[first_user].content)
 
 
-def _content(raw: msgspec.Raw, where: str, has: set[str]) -> str:
+def _content(raw: msgspec.Raw, index: int, has: set[str], where: str = "messages") -> str:
     """The text a user wrote: a string, text parts joined, or nothing for null."""
-    match _opens_with(raw):
-        case b'"':
-            return _text(raw)
-        case b"n":
-            return ""
-        case b"[":
-            try:
-                parts = _parts(raw)
-            except msgspec.DecodeError as error:
-                raise _bad_field(where, error) from None
-            if not _IMAGE_PARTS.isdisjoint(part.type for part in parts):
-                has.add("image")
-            return "\n".join(part.text for part in parts if part.text and part.type in _TEXT_PARTS)
-    raise InvalidValue(f"{where} must be a string, a list of parts, or null.", param=where)
+    opening = _opens_with(raw)
+    if opening == b'"':
+        return _text(raw)
+    if opening == b"n":
+        return ""
+    field = f"{where}[{index}].content"
+    if opening != b"[":
+        raise InvalidValue(f"{field} must be a string, a list of parts, or null.", param=field)
+    try:
+        parts = _parts(raw)
+    except msgspec.DecodeError as error:
+        raise _bad_field(field, error) from None
+    if not _IMAGE_PARTS.isdisjoint(part.type for part in parts):
+        has.add("image")
+    return "\n".join(part.text for part in parts if part.text and part.type in _TEXT_PARTS)
 
 
 def _responses_input(values: Values, has: set[str]) -> tuple[str, int, _Opening]:
@@ -240,7 +242,7 @@ def _responses_input(values: Values, has: set[str]) -> tuple[str, int, _Opening]
     if not users:
         return "", 0, ()
     last = users[-1]
-    text = _content(items[last].content, f"input[{last}].content", has)
+    text = _content(items[last].content, last, has, "input")
     return text, len(users), (items[users[0]].content,)
 
 

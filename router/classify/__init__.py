@@ -44,6 +44,8 @@ class Classifier:
 
     def __init__(self, policy: Policy, learned: Learned | None = None) -> None:
         self.policy = policy
+        self._head_chars = policy.file.classify.head_chars
+        self._tail_chars = policy.file.classify.tail_chars
         self._words = Words(policy)
         self._shapes = structure.Shapes(policy)
         self._learned = learned
@@ -54,8 +56,10 @@ class Classifier:
 
     def scenario(self, request: ChatRequest, header_hint: str = "") -> Classification:
         """The request's scenario; raises InvalidValue where a hint names none that exists."""
-        seen = features.of(request, self.policy)
-        hint = hints.named(request.model, header_hint, self.policy)
+        seen = features.of(request, self._head_chars, self._tail_chars)
+        hint = None
+        if header_hint or request.model != "auto":
+            hint = hints.named(request.model, header_hint, self.policy)
         words = self._words.found(seen.text)
         if hint is not None:
             scenario, source, signal = hint

@@ -6,7 +6,6 @@ import re
 import unicodedata
 
 from router.chat import ChatRequest, Features
-from router.policy import Policy
 
 # Only letters and digits have a width that keywords must not depend on; full-width
 # punctuation is ordinary Chinese and folding all of it would cost ten times more.
@@ -17,10 +16,10 @@ _HANGUL = re.compile("[\uac00-\ud7af]")
 _LATIN = re.compile("[a-z]+")
 
 
-def of(request: ChatRequest, policy: Policy) -> Features:
-    """The request's features under this policy's reading limits."""
+def of(request: ChatRequest, head: int, tail: int) -> Features:
+    """The request's features; of a long text, so many characters of either end are read."""
     text = request.text
-    folded = fold(sampled(text, policy.file.classify.head_chars, policy.file.classify.tail_chars))
+    folded = fold(text if len(text) <= head + tail else sampled(text, head, tail))
     return Features(folded, len(text), language(folded), request.turns, request.has)
 
 
