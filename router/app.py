@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hmac
+import importlib
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -29,10 +30,13 @@ from router.pipeline import Live, Pipeline, Slot
 from router.policy import Policy
 from router.ports import Upstream
 from router.server.hot import Hub
-from router.server.pages import Pages
+from router.server.plain import Plain
 from router.telemetry import Metrics
 from router.tomlfile import FileFault, Mistake
 from router.upstream import BackendUpstream
+
+if TYPE_CHECKING:
+    from router.server.pages import Pages
 
 log = structlog.get_logger(__name__)
 
@@ -183,7 +187,7 @@ class App:
             soon=lambda work: self.loop.call_later(_RECORD_PAUSE_S, work),
         )
         self.keeper = PolicyKeeper(self.policy_path, config, self.pipeline, self.metrics)
-        self.pages = Pages(self)
+        self._pages: Pages | None = None
         self.hub = Hub(
             loop=self.loop,
             settings=Edge(
@@ -193,7 +197,8 @@ class App:
                 body_timeout_s=config.server.body_timeout_s,
             ),
             pipeline=self.pipeline,
-            pages=self.pages.connection,
+            plain=Plain(self).page,
+            load_pages=self._load_pages,
             keys=_keys(config),
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -225,7 +230,6 @@ class App:
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Begin to serve on these sockets."""
-        await self.pages.start()
         for sock in sockets:
             server = await self.loop.create_server(self.hub.connection, sock=sock, backlog=1024)
             self._servers.append(server)
@@ -239,6 +243,21 @@ class App:
         task: asyncio.Task[None] = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _load_pages(self, then: Callable[[Any], None]) -> None:
+        """Get the operator's pages ready, once, beside the loop; `then` gets their protocol."""
+
+        async def load() -> None:
+            if self._pages is None:
+                module = await asyncio.to_thread(importlib.import_module, "router.server.pages")
+                pages = module.Pages(self)
+                await pages.start()
+                if self._pages is None:
+                    self._pages = pages
+                    self.hub.pages = pages.connection
+            then(self._pages.connection)
+
+        self._spawn(load())
 
     async def _sweep(self) -> None:
         while True:
@@ -332,7 +351,8 @@ class App:
             upstream.close()
         for connection in list(self.hub.connections):
             connection.close_if_idle()
-        await self.pages.stop()
+        if self._pages is not None:
+            await self._pages.stop()
         self.pipeline.settle()
         await asyncio.to_thread(self.journal.close)
 

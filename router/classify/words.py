@@ -49,7 +49,8 @@ class Words:
         ]
         self._automaton = ahocorasick_rs.AhoCorasick(
             [keyword.text for keyword in self._keywords],
-            implementation=ahocorasick_rs.Implementation.DFA,  # 5 times the speed, 1 MB
+            # As fast as the DFA on text not seen before, in a tenth of its memory.
+            implementation=ahocorasick_rs.Implementation.ContiguousNFA,
             store_patterns=False,
         )
         patterns = [(scenario, text) for scenario, match in listed for text in match.patterns]

@@ -1,4 +1,4 @@
-"""One client connection: inference goes straight to the pipeline, pages to aiohttp.
+"""One client connection: inference goes straight to the pipeline, the operator's pages to aiohttp.
 
 Every request is read by llhttp under our limits, whoever then serves it; a page is
 handed to aiohttp as one clean request at a time. So there is one parser at the edge,
@@ -25,6 +25,7 @@ from router.errors import (
     UnsupportedCoding,
 )
 from router.pipeline import Exchange, Order, Pipeline
+from router.server.plain import OPERATORS, Page
 
 #: path, without /v1 → what it asks for. What is not classified passes as it came.
 _PATHS: Mapping[bytes, Endpoint] = {
@@ -80,6 +81,15 @@ class PageProtocol(Protocol):
 
 #: makes a protocol that serves one page, on a transport that is lent to it
 Pages = Callable[[], PageProtocol]
+
+
+class PlainPages(Protocol):
+    """The pages that need no framework; see plain.Plain.page."""
+
+    def __call__(self, method: str, target: str, *, is_inference: bool) -> Page: ...
+
+
+_REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 #: the client's key → its name; None where everybody may ask
 Keys = Callable[[bytes], str | None]
 
@@ -250,7 +260,40 @@ class Connection(asyncio.Protocol):
         exchange.start()
 
     def _serve_page(self, request: wire.Request) -> None:
-        self._page = page = self._hub.pages()
+        path = request.target.partition(b"?")[0]
+        if not path.startswith(OPERATORS):
+            self._write_page(request)
+        elif self._hub.pages is not None:
+            self._lend(request, self._hub.pages)
+        else:
+            self._hub.load_pages(lambda pages: self._lend(request, pages))
+
+    def _write_page(self, request: wire.Request) -> None:
+        page = self._hub.plain(
+            request.method.decode("latin-1"),
+            request.target.decode("latin-1"),
+            is_inference=endpoint_of(request.target) is not None,
+        )
+        pipeline = self._hub.pipeline
+        lines = [
+            f"HTTP/1.1 {page.status} {_REASONS.get(page.status, '')}",
+            f"x-request-id: {pipeline.id_for(request.fields)}",
+            f"x-router-policy: {pipeline.live.policy.hash}",
+            f"content-type: {page.content_type}",
+            f"content-length: {len(page.body)}",
+            "x-content-type-options: nosniff",
+            *(f"{name.lower()}: {value}" for name, value in page.headers.items()),
+            *([] if request.keep_alive else ["connection: close"]),
+        ]
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        self._transport.write(head if request.method == b"HEAD" else head + page.body)
+        self.finish(keep=True)
+
+    def _lend(self, request: wire.Request, pages: Pages) -> None:
+        """Have aiohttp serve one request on this connection."""
+        if self._transport.is_closing():
+            return
+        self._page = page = pages()
         page.connection_made(LentTransport(self._transport, self._page_done))
         page.data_received(_as_bytes(request))
 
@@ -370,14 +413,18 @@ class Hub:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         pipeline: Pipeline,
-        pages: Pages,
+        plain: PlainPages,
+        load_pages: Callable[[Callable[[Pages], None]], None],
         keys: Keys | None,
     ) -> None:
+        """`load_pages` gets the operator's pages ready and then calls back with them."""
         self.loop = loop
         self.now = loop.time
         self.settings = settings
         self.pipeline = pipeline
-        self.pages = pages
+        self.plain = plain
+        self.load_pages = load_pages
+        self.pages: Pages | None = None  # once they are loaded
         self._keys = keys
         self.connections: set[Connection] = set()
 

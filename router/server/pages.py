@@ -1,6 +1,8 @@
-"""Everything that is not inference: models, health, metrics, explain, policy, the page.
+"""The operator's pages: status, policy, explain, the dashboard.
 
-One aiohttp application. Its connections are lent, one request at a time (hot.py).
+One aiohttp application. Its connections are lent, one request at a time (hot.py). It is
+loaded when the first of its pages is asked for: probes and scrapes, which every
+deployment has, do without it and without its 13 MB (plain.py).
 """
 
 from __future__ import annotations
@@ -19,12 +21,11 @@ from aiohttp import web
 from router import __version__
 from router import policy as policies
 from router.chat import Endpoint
-from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
+from router.errors import BadKey, ClientError, MethodNotAllowed, RouterError
 from router.explain import told
 from router.pipeline import decide_for
-from router.server.hot import endpoint_of
+from router.server.plain import not_found
 from router.server.statuspage import PAGE
-from router.telemetry import Gauge
 from router.tomlfile import FileFault
 
 if TYPE_CHECKING:
@@ -83,13 +84,6 @@ class Pages:
             client_max_size=int(self._app.config.server.body_limit_mb * 2**20),
         )
         get, post = application.router.add_get, application.router.add_post
-        for prefix in ("", "/v1"):
-            get(prefix + "/models", self._models)
-            get(prefix + "/models/{id:.+}", self._model)
-        get("/health", self._health)
-        get("/ready", self._ready)
-        get("/version", self._version)
-        get("/metrics", self._metrics)
         get("/router/status", self._status)
         get("/router/policy", self._policy)
         post("/router/explain", self._explain)
@@ -113,7 +107,7 @@ class Pages:
             )
             response.headers["Allow"] = allowed
         except web.HTTPNotFound:
-            response = self._nothing_here(request)
+            response = _error(not_found(request.method, request.path))
         except web.HTTPException as error:
             refusal = ClientError(error.reason)
             refusal.status = error.status
@@ -139,112 +133,12 @@ class Pages:
             transport.page_done()
         return response
 
-    def _nothing_here(self, request: web.Request) -> web.Response:
-        """404, or 405 where another method would have been an inference request."""
-        if endpoint_of(request.path.encode("utf-8", "surrogateescape")) is not None:
-            response = _error(MethodNotAllowed(f"{request.method} is not allowed here; POST is."))
-            response.headers["Allow"] = "POST"
-            return response
-        return _error(_not_found(request))
-
     def _admit(self, request: web.Request) -> None:
-        if self._admin_key is None or not request.path.startswith(("/router/", "/dashboard")):
+        if self._admin_key is None:
             return
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._admin_key):
             raise BadKey("The router's own pages need the admin key.")
-
-    # ------------------------------------------------------------ for clients
-
-    def _model_list(self) -> list[dict[str, Any]]:
-        live = self._app.pipeline.live
-        created = int(self._app.started_at)
-        virtual = ["auto", *(f"auto:{name}" for name in live.policy.scenarios)]
-        listed: list[dict[str, Any]] = [
-            {"id": name, "object": "model", "created": created, "owned_by": "scenario-router"}
-            for name in [*virtual, *sorted(live.aliases)]
-        ]
-        real: dict[str, dict[str, Any]] = {}
-        for slot in live.slots:
-            if slot.model is None:
-                continue
-            entry = real.setdefault(
-                slot.model,
-                {
-                    "id": slot.model,
-                    "object": "model",
-                    "created": created,
-                    "owned_by": slot.dialect.name,
-                    "backends": [],
-                },
-            )
-            entry["backends"].append(slot.name)
-            if slot.label is not None:
-                entry["label"] = slot.label
-        return listed + list(real.values())
-
-    async def _models(self, request: web.Request) -> web.Response:
-        return _json({"object": "list", "data": self._model_list()})
-
-    async def _model(self, request: web.Request) -> web.Response:
-        wanted = request.match_info["id"]
-        for model in self._model_list():
-            if model["id"] == wanted:
-                return _json(model)
-        fault = NotFound(f"The model {wanted!r} does not exist.", param="model")
-        fault.code = "model_not_found"
-        raise fault
-
-    async def _health(self, request: web.Request) -> web.Response:
-        return _json({"status": "ok"})
-
-    async def _ready(self, request: web.Request) -> web.Response:
-        is_ready, reason = self._app.is_ready()
-        if is_ready:
-            return _json({"status": "ready"})
-        return _json({"status": "not ready", "reason": reason}, status=503, **{"Retry-After": "1"})
-
-    async def _version(self, request: web.Request) -> web.Response:
-        return _json({"version": __version__, "policy": self._app.pipeline.live.policy.hash})
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        self._app.pipeline.settle()
-        text = self._app.metrics.text(self._gauges())
-        return web.Response(
-            body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
-
-    def _gauges(self) -> list[Gauge]:
-        app = self._app
-        slots = app.slots
-        journal = app.journal
-        policy = app.pipeline.live.policy
-        return [
-            Gauge(
-                "backend_up",
-                "1 while checks succeed.",
-                ("backend",),
-                [((slot.name,), float(slot.health.is_up)) for slot in slots],
-            ),
-            Gauge(
-                "backend_inflight",
-                "Requests under way.",
-                ("backend",),
-                [((slot.name,), slot.upstream.inflight) for slot in slots],
-            ),
-            Gauge("inflight", "Requests under way in all.", (), [((), len(app.pipeline.active))]),
-            Gauge("policy_info", "The policy in force.", ("hash",), [((policy.hash,), 1)]),
-            Gauge(
-                "policy_last_reload_timestamp_seconds",
-                "When it was taken.",
-                (),
-                [((), app.keeper.loaded_at)],
-            ),
-            Gauge("log_written_lines", "Records on disk.", (), [((), journal.written)]),
-            Gauge("log_dropped_lines", "Records lost to the disk.", (), [((), journal.dropped)]),
-        ]
-
-    # ------------------------------------------------------------ for operators
 
     async def _status(self, request: web.Request) -> web.Response:
         app = self._app
@@ -334,10 +228,3 @@ class Pages:
 
     async def _dashboard(self, request: web.Request) -> web.Response:
         return web.Response(text=PAGE, content_type="text/html")
-
-
-def _not_found(request: web.Request) -> NotFound:
-    return NotFound(
-        f"There is nothing at {request.method} {request.path}; inference is at "
-        "POST /v1/chat/completions."
-    )

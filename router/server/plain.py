@@ -1,0 +1,169 @@
+"""What machines ask for all day: models, health, readiness, version, metrics.
+
+Also what is not there: 404, and 405 for a wrong method.
+
+Plain functions from a request to a whole answer; no framework is loaded for them. The
+operator's pages are elsewhere (pages.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+import orjson
+
+from router import __version__
+from router.errors import MethodNotAllowed, ModelNotFound, NotFound, RouterError
+from router.telemetry import Gauge
+
+if TYPE_CHECKING:
+    from router.app import App
+
+_JSON = "application/json"
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+#: whose pages are the operator's
+OPERATORS = (b"/router/", b"/dashboard")
+
+
+class Page(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    content_type: str = _JSON
+    headers: Mapping[str, str] = {}
+
+
+def not_found(method: str, path: str) -> NotFound:
+    return NotFound(
+        f"There is nothing at {method} {path}; inference is at POST /v1/chat/completions."
+    )
+
+
+class Plain:
+    """The plain pages of one worker."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._pages = {
+            "/models": self._models,
+            "/health": self._health,
+            "/ready": self._ready,
+            "/version": self._version,
+            "/metrics": self._metrics,
+        }
+
+    def page(self, method: str, target: str, *, is_inference: bool) -> Page:
+        """The answer. `is_inference`: the path takes POST, which this was not."""
+        path = unquote(target.partition("?")[0])
+        short = path.removeprefix("/v1") if path.startswith("/v1/") else path
+        page = self._pages.get(short.rstrip("/"))
+        try:
+            if is_inference:
+                return _refused(method, "POST")
+            if page is not None or short.startswith("/models/"):
+                if method not in ("GET", "HEAD"):
+                    return _refused(method, "GET, HEAD")
+                return page() if page is not None else self._model(short.removeprefix("/models/"))
+            raise not_found(method, path)
+        except RouterError as fault:
+            return Page(fault.status, fault.body())
+
+    def _models(self) -> Page:
+        return _json({"object": "list", "data": self._model_list()})
+
+    def _model(self, wanted: str) -> Page:
+        for model in self._model_list():
+            if model["id"] == wanted:
+                return _json(model)
+        raise ModelNotFound(f"The model {wanted!r} does not exist.", param="model")
+
+    def _model_list(self) -> list[dict[str, Any]]:
+        live = self._app.pipeline.live
+        created = int(self._app.started_at)
+        virtual = ["auto", *(f"auto:{name}" for name in live.policy.scenarios)]
+        listed: list[dict[str, Any]] = [
+            {"id": name, "object": "model", "created": created, "owned_by": "scenario-router"}
+            for name in [*virtual, *sorted(live.aliases)]
+        ]
+        real: dict[str, dict[str, Any]] = {}
+        for slot in live.slots:
+            if slot.model is None:
+                continue
+            entry = real.setdefault(
+                slot.model,
+                {
+                    "id": slot.model,
+                    "object": "model",
+                    "created": created,
+                    "owned_by": slot.dialect.name,
+                    "backends": [],
+                },
+            )
+            entry["backends"].append(slot.name)
+            if slot.label is not None:
+                entry["label"] = slot.label
+        return listed + list(real.values())
+
+    def _health(self) -> Page:
+        return _json({"status": "ok"})
+
+    def _ready(self) -> Page:
+        is_ready, reason = self._app.is_ready()
+        if is_ready:
+            return _json({"status": "ready"})
+        return Page(
+            503, _dumps({"status": "not ready", "reason": reason}), _JSON, {"Retry-After": "1"}
+        )
+
+    def _version(self) -> Page:
+        return _json({"version": __version__, "policy": self._app.pipeline.live.policy.hash})
+
+    def _metrics(self) -> Page:
+        self._app.pipeline.settle()
+        return Page(200, self._app.metrics.text(self._gauges()).encode(), _TEXT)
+
+    def _gauges(self) -> list[Gauge]:
+        app = self._app
+        slots = app.slots
+        journal = app.journal
+        policy = app.pipeline.live.policy
+        return [
+            Gauge(
+                "backend_up",
+                "1 while checks succeed.",
+                ("backend",),
+                [((slot.name,), float(slot.health.is_up)) for slot in slots],
+            ),
+            Gauge(
+                "backend_inflight",
+                "Requests under way.",
+                ("backend",),
+                [((slot.name,), slot.upstream.inflight) for slot in slots],
+            ),
+            Gauge("inflight", "Requests under way in all.", (), [((), len(app.pipeline.active))]),
+            Gauge("policy_info", "The policy in force.", ("hash",), [((policy.hash,), 1)]),
+            Gauge(
+                "policy_last_reload_timestamp_seconds",
+                "When it was taken.",
+                (),
+                [((), app.keeper.loaded_at)],
+            ),
+            Gauge("log_written_lines", "Records on disk.", (), [((), journal.written)]),
+            Gauge("log_dropped_lines", "Records lost to the disk.", (), [((), journal.dropped)]),
+        ]
+
+
+def _refused(method: str, allowed: str) -> Page:
+    fault = MethodNotAllowed(f"{method} is not allowed here; {allowed} is.")
+    return Page(fault.status, fault.body(), _JSON, {"Allow": allowed})
+
+
+def _json(value: Any) -> Page:
+    return Page(200, _dumps(value))
+
+
+def _dumps(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
