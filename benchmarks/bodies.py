@@ -90,6 +90,9 @@ LAST_QUESTION = (
     "until spring, and what should I buy before I start? 预算最好不要超过一百欧元。"
 )
 
+#: stands in each text; the load puts a running number in its place, so that no two are alike
+NUMBER = "No. 00000000"
+
 HISTORY_MESSAGES = 100
 QUESTION_BYTES = 640
 ANSWER_BYTES = 3350
@@ -100,7 +103,10 @@ def short_requests(*, model: str, stream: bool) -> list[bytes]:
     return [
         encode(
             model,
-            [{"role": "system", "content": SYSTEM}, {"role": "user", "content": ask}],
+            [
+                {"role": "system", "content": SYSTEM},
+                {"role": "user", "content": f"{ask} ({NUMBER})"},
+            ],
             stream=stream,
         )
         for ask in ASKS
@@ -121,7 +127,7 @@ def history(seed: int) -> list[dict[str, str]]:
         else:
             text = prose(ANSWERS, ANSWER_BYTES, start=seed + number)
             messages.append({"role": "assistant", "content": text})
-    messages.append({"role": "user", "content": LAST_QUESTION})
+    messages.append({"role": "user", "content": f"{LAST_QUESTION} ({NUMBER})"})
     return messages
 
 

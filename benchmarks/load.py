@@ -25,6 +25,7 @@ class PlainCase:
     title: str
     connections: int
     long: bool = False
+    same: bool = False  # the same few texts again and again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,12 @@ CASES: dict[str, Case] = {
     for case in (
         PlainCase(name="plain_c1", title="1 KB request, 1 connection", connections=1),
         PlainCase(name="plain_c64", title="1 KB request, 64 connections", connections=64),
+        PlainCase(
+            name="same_c64",
+            title="as plain_c64, but the same few texts again and again",
+            connections=64,
+            same=True,
+        ),
         PlainCase(
             name="history_c16",
             title="200 KB history of 100 messages, 16 connections",
@@ -132,6 +139,8 @@ def run_plain(target: Target, case: PlainCase, seconds: int) -> Traffic:
         BODY_FILES="\n".join(map(str, target.long if case.long else target.short)),
         EXTRA_HEADERS="\n".join(f"{name}: {value}" for name, value in target.headers.items()),
     )
+    if case.same:
+        env["SAME_TEXTS"] = "1"
     command = [
         *("wrk", "-t1", f"-c{case.connections}", f"-d{seconds}s", "--timeout", "10s"),
         *("-s", str(HERE / "src" / "wrk_post.lua"), f"http://127.0.0.1:{target.port}{CHAT}"),

@@ -58,6 +58,7 @@ _STRUCTURED = frozenset(
 #: members that parameters are read from, or that a dialect merges into
 _SIGNING = params.TOP_LEVEL | {"stream_options", "generation_config", "reasoning_format"}
 _REMEMBERED = 2048
+_ASKS_NOTHING: frozenset[str] = frozenset()
 _NO_PARAMS: Mapping[str, Sent] = MappingProxyType({})
 #: members that say what the answer must look like or be able to do
 _SHAPING = _STRUCTURED | {
@@ -111,7 +112,7 @@ def _request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
         wants_usage=stream and _wants_usage(values),
         text=text,
         turns=turns,
-        has=frozenset(has),
+        has=frozenset(has) if has else _ASKS_NOTHING,
         params=_params_of(signature),
         signature=signature,
         soft_switch=soft_switch,
@@ -260,6 +261,8 @@ def _shape(values: Values, text: str, has: set[str]) -> None:
     """What else a request asks for that a preset must not break or a policy may match."""
     if "```" in text:
         has.add("code")
+    if _SHAPING.isdisjoint(values):
+        return
     for name in _SHAPING & values.keys():
         raw = bytes(values[name])
         if not _NOTHING.fullmatch(raw) and (kind := _asks_for(name, raw)):

@@ -96,19 +96,17 @@ class Patch(msgspec.Struct, frozen=True):
         """The object with the edits made; every byte outside the edited members stays."""
         if self.removed:
             return self._without_removed(raw, spans)
-        pieces: list[bytes] = []
-        at = 0
-        for _, start, end, value in sorted((*spans[name], value) for name, value in self.replaced):
-            pieces.append(raw[at:start])
-            pieces.append(value)
-            at = end
-        if self.suffix:
+        if not spans:
             close = raw.rindex(b"}")
-            last = max((end for _, _, end in spans.values()), default=0)
-            pieces.append(raw[at : last or close])
-            pieces.append(self.suffix if last else self.suffix[1:])
-            at = last or close
-        pieces.append(raw[at:])
+            return raw[:close] + self.suffix[1:] + raw[close:]
+        last = next(reversed(spans.values()))[2]
+        at = 0
+        pieces: list[bytes] = []
+        for name, value in self.replaced:  # in the order of the members
+            _, start, end = spans[name]
+            pieces += (raw[at:start], value)
+            at = end
+        pieces += (raw[at:last], self.suffix, raw[last:])
         return b"".join(pieces)
 
     def _without_removed(self, raw: bytes, spans: Spans) -> bytes:
@@ -137,7 +135,7 @@ def patch(spans: Spans, edits: Edits) -> Patch:
         if value is not None and name not in spans
     ]
     return Patch(
-        tuple((name, v) for name, v in edits.items() if v is not None and name in spans),
+        tuple((name, v) for name in spans if (v := edits.get(name)) is not None),
         frozenset(name for name, value in edits.items() if value is None and name in spans),
         b"".join(suffix),
     )

@@ -1,7 +1,9 @@
 -- wrk script: POST the files named in $BODY_FILES (one a line) in turn, with the headers in
 -- $EXTRA_HEADERS ("Name: value" lines). Prints one line "JSON {...}", latencies in microseconds.
+-- Unless $SAME_TEXTS is set, "No. 00000000" in a body becomes a running number: no two are alike.
 
 local requests, turn = {}, 0
+local same = os.getenv("SAME_TEXTS") ~= nil
 
 function init()
   wrk.headers["Content-Type"] = "application/json"
@@ -10,14 +12,24 @@ function init()
   end
   for path in string.gmatch(os.getenv("BODY_FILES"), "[^\n]+") do
     local file = assert(io.open(path, "rb"))
-    requests[#requests + 1] = wrk.format("POST", nil, nil, file:read("*a"))
+    local whole = wrk.format("POST", nil, nil, file:read("*a"))
     file:close()
+    local at, to = string.find(whole, "No. 00000000", 1, true)
+    requests[#requests + 1] = {
+      whole = whole,
+      before = at and string.sub(whole, 1, at - 1),
+      after = at and string.sub(whole, to + 1),
+    }
   end
 end
 
 function request()
-  turn = turn % #requests + 1
-  return requests[turn]
+  turn = turn + 1
+  local request = requests[turn % #requests + 1]
+  if same or not request.before then
+    return request.whole
+  end
+  return request.before .. string.format("No. %08d", turn) .. request.after
 end
 
 function done(summary, latency, _)

@@ -32,6 +32,10 @@ from router.classify import features, hints, structure
 from router.classify.words import Words
 from router.policy import Policy
 
+#: turns remembered at most, all forgotten at once; and how long one may be
+_REMEMBERED = 512
+_REMEMBERED_CHARS = 500
+
 
 class Learned(Protocol):
     """A classifier fitted from examples: evidence by scenario, in the policy's units."""
@@ -46,6 +50,7 @@ class Classifier:
         self.policy = policy
         self._head_chars = policy.file.classify.head_chars
         self._tail_chars = policy.file.classify.tail_chars
+        self._remembered: dict[tuple[str, int, frozenset[str]], Classification] = {}
         self._words = Words(policy)
         self._shapes = structure.Shapes(policy)
         self._learned = learned
@@ -55,7 +60,22 @@ class Classifier:
         }
 
     def scenario(self, request: ChatRequest, header_hint: str = "") -> Classification:
-        """The request's scenario; raises InvalidValue where a hint names none that exists."""
+        """The request's scenario; raises InvalidValue where a hint names none that exists.
+
+        A short turn's classification is remembered for a while: an agent sends the same
+        last turn with every tool result, and people press the same button.
+        """
+        if header_hint or request.model != "auto" or len(request.text) > _REMEMBERED_CHARS:
+            return self._classified(request, header_hint)
+        key = (request.text, request.turns, request.has)
+        found = self._remembered.get(key)
+        if found is None:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            found = self._remembered[key] = self._classified(request, header_hint)
+        return found
+
+    def _classified(self, request: ChatRequest, header_hint: str) -> Classification:
         seen = features.of(request, self._head_chars, self._tail_chars)
         hint = None
         if header_hint or request.model != "auto":

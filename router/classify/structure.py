@@ -35,6 +35,8 @@ class Shapes:
     def admitted(self, evidence: Iterable[Evidence], seen: Features) -> list[Evidence]:
         """The evidence for scenarios whose gate, if they have one, lets this request in."""
         gates = self._gates
+        if not gates:
+            return list(evidence)
         return [
             entry for entry in evidence if entry[0] not in gates or _holds(gates[entry[0]], seen)
         ]
