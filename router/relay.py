@@ -12,6 +12,7 @@ can be put there at any moment.
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import Any
 
@@ -27,6 +28,8 @@ _JUDGED = 16 << 10
 _HAS_CHOICES = (b'"choices":[{', b'"choices": [{')
 _DONE = b"[DONE]"
 _COUNTED_TOGETHER = 16
+#: one whole chunk that holds one event of one line
+_ONE_TOKEN = re.compile(rb"([0-9A-Fa-f]{1,6})\r\n(data:[^\r\n]*\n\n)\r\n").fullmatch
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -212,12 +215,11 @@ class Stream:
         at a time: reading it here, with the processor's caches cold, would be half of what a
         token costs. What may have to be cut or mended is no express matter.
         """
-        if data[-4:] != b"\n\n\r\n" or b'"usage"' in data or b'"error"' in data:
+        found = _ONE_TOKEN(data)
+        if found is None:
             return False
-        size, _, payload = data[:-2].partition(b"\r\n")
-        if not payload.startswith(b"data:") or payload.count(b"\n") != 2:
-            return False
-        if size.lower() != b"%x" % len(payload):
+        payload = found[2]
+        if int(found[1], 16) != len(payload) or b'"usage"' in payload or b'"error"' in payload:
             return False
         uncounted = self._uncounted
         uncounted.append(payload)

@@ -53,7 +53,7 @@ class Request(msgspec.Struct):
 
 
 #: separators and the rest of the request line, which no limit is meant for
-_HEAD_SLACK = 16 << 10
+_HEAD_SLACK = 256
 
 
 class RequestReader:
@@ -72,6 +72,7 @@ class RequestReader:
         "_head_limit",
         "_head_size",
         "_headers",
+        "_is_begun",
         "_is_unmeasured",
         "_is_upgrade",
         "_length",
@@ -95,7 +96,8 @@ class RequestReader:
         self._body_size = 0
         self._fault: RouterError | None = None
         self._is_upgrade = False
-        self._is_unmeasured = False
+        self._is_unmeasured = False  # the head's beginning came behind a chunked body
+        self._is_begun = False
 
     @property
     def is_between_requests(self) -> bool:
@@ -113,6 +115,8 @@ class RequestReader:
         found = (seam + data).find(b"\r\n\r\n") if seam else data.find(b"\r\n\r\n")
         end = found + 4 - len(seam) if found >= 0 else len(data)
         self._head_size += end
+        if not self._is_begun:
+            self._is_unmeasured = False  # all of this head's bytes come by here
         if self._head_size > self._head_limit:
             # Over the limit on the wire; whether it counts as that is told by what it holds.
             self._is_unmeasured = True
@@ -172,6 +176,7 @@ class RequestReader:
     # llhttp's callbacks, in the order it calls them
 
     def on_message_begin(self) -> None:
+        self._is_begun = True
         self._headers: list[Header] = []
         self._fields: dict[bytes, bytes] = {}
         self._target = b""
@@ -221,7 +226,6 @@ class RequestReader:
             size = sum([len(name) + len(value) + 4 for name, value in self._headers])
             if size + len(self._target) > self._head_limit:
                 self._refuse(_head_too_large(self._head_limit))
-            self._is_unmeasured = False
         length = fields.get(b"content-length")
         self._length = int(length) if length is not None else None
         if self._length is not None and self._length > self._body_limit:
@@ -241,6 +245,7 @@ class RequestReader:
         request.body = body[0] if len(body) == 1 else b"".join(body)
         self._body = []
         self.head = None
+        self._is_begun = False
         self.ready.append(request)
 
     def _too_large(self) -> None:

@@ -329,7 +329,7 @@ def passed_whole(raw: bytes, body: wire.Body, points: list[int], coding: bytes =
     passage = Whole(Tally(), coding)
     out = b""
     for piece in cut(raw, points):
-        out += passage.pass_on(piece, body.feed(piece), body.is_chunked)
+        out += passage.pass_on(piece, body.feed(piece), isinstance(body, wire.ChunkedBody))
     assert out == raw or entity_of(out) == entity_of(raw)
     return passage
 
