@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: how often deadlines and idle connections are looked at
-_SWEEP_S = 0.2
-_WATCH_S = 0.1
-#: how long ended requests wait to be recorded together
-_RECORD_PAUSE_S = 0.005
+_SWEEP_S = 0.25
+_WATCH_S = 0.25
+#: how long ended requests wait at most to be recorded together
+_RECORD_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
