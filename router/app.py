@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import hmac
 import importlib
@@ -26,7 +28,7 @@ from router.classify import Classifier
 from router.config import Backend, Config
 from router.errors import BackendError
 from router.journal import FileJournal
-from router.pipeline import Live, Pipeline, Slot
+from router.pipeline import Pipeline
 from router.policy import Policy
 from router.ports import Upstream
 from router.server.hot import Hub
@@ -34,6 +36,7 @@ from router.server.plain import Plain
 from router.telemetry import Metrics
 from router.tomlfile import FileFault, Mistake
 from router.upstream import BackendUpstream
+from router.verdict import Live, Slot
 
 if TYPE_CHECKING:
     from router.server.pages import Pages
@@ -427,7 +430,7 @@ async def serve(
         signal.SIGHUP, lambda: app._spawn(_ignoring_result(app.keeper.reload()))
     )
     await app.start(sockets)
-    gc.freeze()  # what is built by now stays: no collection needs to look at it again
+    _settle_memory()
     on_ready(app)
     companion = asyncio.ensure_future(beside(app, stop)) if beside is not None else None
     await stop.wait()
@@ -437,6 +440,14 @@ async def serve(
         companion.cancel()
         await asyncio.gather(companion, return_exceptions=True)
     await app.close()
+
+
+def _settle_memory() -> None:
+    """Give back what only the start needed, and never look again at what stays."""
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(OSError, AttributeError):  # glibc's own; elsewhere there is no need
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 async def _ignoring_result(work: Any) -> None:

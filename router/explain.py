@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from router.pipeline import Live, Slot, Verdict
+from router.verdict import Live, Slot, Verdict
 
 
 def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:

@@ -4,8 +4,7 @@
     on_head → on_piece … → finish, and from wherever it ends: one record
 
 An Exchange is told what happens by its upstream and its client, and never waits: no
-task and no future per request. `decide_for` is the pure part, which explain, replay
-and tests call as well.
+task and no future per request. The pure part is in verdict.py.
 """
 
 from __future__ import annotations
@@ -13,210 +12,38 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from itertools import count
 from typing import Any
 
 import msgspec
 import structlog
 
-from router import balance, decide, dialects, parse, relay, rewrite, splice, wire
-from router.chat import ChatRequest, Classification, Decision, Endpoint
-from router.classify import Classifier
+from router import balance, dialects, heads, relay, splice, wire
+from router.chat import Endpoint
 from router.errors import (
     BackendError,
     BackendsUnreachable,
     ClientError,
     Draining,
     Forbidden,
-    ModelNotFound,
     NoBackend,
     Overloaded,
     RouterError,
 )
-from router.health import Health
-from router.policy import Policy
-from router.ports import Attempt, Clock, Journal, Meter, Reply, Upstream
+from router.ports import Attempt, Clock, Journal, Meter, Reply
 from router.record import Record, timestamp
+from router.verdict import Live, Slot, Told, Verdict, decide_for, is_virtual, params_line
 from router.wire import AnswerHead, Piece
 
 log = structlog.get_logger(__name__)
 
-_NEVER_FORWARDED = wire.HOP_BY_HOP | {
-    b"host",
-    b"content-length",
-    b"content-encoding",  # the body goes on decoded
-    b"expect",
-    b"cookie",
-    b"x-api-key",
-    b"x-request-id",
-    b"accept-encoding",
-    b"authorization",
-}
-_NEVER_FORWARDED_PREFIXES = (b"x-stainless-", b"x-router-")
-_NEVER_RETURNED = wire.HOP_BY_HOP | {b"content-length", b"x-request-id"}
-_REASONS: Mapping[int, bytes] = {200: b"OK", 400: b"Bad Request", 404: b"Not Found"}
 _ERROR_BODY_LIMIT = 1 << 20
 _AUTO_FIRST = b'{"model":"auto"'
 _MODEL_FIRST = re.compile(rb'\{\s*"model"\s*:\s*"([A-Za-z0-9:_./-]*)"\s*[,}]')
 _RETRY_AFTER_S = 1
-#: remembered decisions at most; forgotten all at once, since they are quickly made again
-_PLANS = 1024
 #: records made in a row: a quarter of a millisecond
 _SETTLED_TOGETHER = 64
 _LARGE = 64 << 10
-_SAYINGS = 64
-_NAMES_CHARS = 2048
-
-
-class Slot(msgspec.Struct):
-    """A backend as the pipeline knows it: the way to it, its health, and its model's name."""
-
-    name: str
-    upstream: Upstream
-    dialect: dialects.Dialect
-    model: str | None  # None until it was asked
-    is_named: bool  # the model's name is from the configuration
-    host: bytes
-    authorization: bytes | None
-    health: Health = Health()
-    label: str | None = None  # for /v1/models, where the model is not the asked-for one
-
-
-class Live(msgspec.Struct, frozen=True):
-    """What a request is served by; a reload makes a new one and swaps it whole."""
-
-    policy: Policy
-    classifier: Classifier
-    pools: Mapping[str, Sequence[Slot]]
-    aliases: frozenset[str]
-    real_model_bypass: bool
-    allow_policy_off: bool
-    has_keys: bool  # clients authenticate here, so their key is not for backends
-    plans: dict[tuple[Any, ...], Plan]  # remembered decisions of this policy
-
-    @property
-    def slots(self) -> list[Slot]:
-        return [slot for pool in self.pools.values() for slot in pool]
-
-    def served_names(self) -> list[str]:
-        names = dict.fromkeys(slot.model for slot in self.slots if slot.model)
-        return list(names)
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """A decision and how it is said; the same for many requests, so made once."""
-
-    decision: Decision
-    changes: rewrite.Changes
-    actions: tuple[tuple[str, str, str], ...]  # for the metrics: scenario, parameter, origin
-    said: dict[tuple[Any, ...], Told]
-
-
-class Told(msgspec.Struct, frozen=True):
-    """A decision as one kind of backend is told it, and as the record tells it."""
-
-    patch: splice.Patch
-    params: Mapping[str, Any]  # what is really said
-    warnings: tuple[str, ...]  # those of the decision included
-    line: msgspec.Raw  # the record's `params`, as JSON
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """The pure part of a request's journey."""
-
-    request: ChatRequest
-    found: Classification
-    plan: Plan
-
-    @property
-    def decision(self) -> Decision:
-        return self.plan.decision
-
-    def told(self, dialect: dialects.Dialect, model: str) -> Told:
-        """How it is said to this kind of server."""
-        plan, request = self.plan, self.request
-        names = tuple(request.spans)
-        key = (dialect.name, model, request.model, names)
-        told = plan.said.get(key)
-        if told is None:
-            if len(plan.said) >= _SAYINGS or sum(map(len, names)) > _NAMES_CHARS:
-                plan.said.clear()  # member names are the client's: nobody fills memory with them
-            said = dialects.say(request, plan.changes, dialect, model)
-            told = plan.said[key] = Told(
-                said.patch,
-                said.params,
-                plan.decision.warnings + said.warnings,
-                _params(plan.decision, said.params),
-            )
-        return told
-
-
-def decide_for(endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Live) -> Verdict:
-    """Bytes in, decision out. No I/O and no clock: serving and explain both come here.
-
-    Deciding is pure, so a decision is remembered by all that it depends on: apps send
-    the same few parameters all day, and only the text and the session differ.
-    """
-    request = parse.chat_request(endpoint, raw, headers)
-    if request.model != "auto":
-        check_model(request.model, live)
-    hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
-    found = live.classifier.scenario(request, hint)
-    if found.scenario in live.policy.personal or not parse.is_small(request.signature):
-        return Verdict(request, found, _plan(request, found, live.policy))
-    key = (
-        endpoint,
-        found.scenario,
-        found.wants_thought,
-        request.has,
-        request.soft_switch,
-        request.signature,
-        request.notes,
-        request.stream,
-    )
-    plan = live.plans.get(key)
-    if plan is None:
-        if len(live.plans) >= _PLANS:
-            live.plans.clear()
-        plan = live.plans[key] = _plan(request, found, live.policy)
-    return Verdict(request, found, plan)
-
-
-def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
-    decision = decide.preset(request, found, policy)
-    actions = tuple(
-        (decision.scenario, param.name.partition(".")[0], param.origin)
-        for param in decision.params
-        if param.origin != "client"
-    )
-    return Plan(decision, rewrite.changes(request, decision), actions, {})
-
-
-def _params(decision: Decision, sent: Mapping[str, Any]) -> msgspec.Raw:
-    """The record's `params`: what the client said, what was sent, and who decided it."""
-    told = {p.name: (p.client, sent.get(p.name), p.origin) for p in decision.params}
-    return msgspec.Raw(msgspec.json.encode(told))
-
-
-def check_model(model: str, live: Live) -> None:
-    """Raise ModelNotFound for a name that leads nowhere.
-
-    A backend that has not told its model yet might serve it: then the backend is
-    asked, and refuses by itself.
-    """
-    if not model or model == "auto" or model.startswith("auto:") or model in live.aliases:
-        return
-    names = live.served_names()
-    if model in names or any(slot.model is None for slot in live.slots):
-        return
-    exist = ", ".join(["auto", "auto:<scenario>", *sorted(live.aliases), *names])
-    raise ModelNotFound(f"The model {model!r} does not exist. There are: {exist}.", param="model")
-
-
-def is_virtual(model: str, live: Live) -> bool:
-    """A name that means us and no backend."""
-    return not model or model == "auto" or model.startswith("auto:") or model in live.aliases
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -284,7 +111,7 @@ class Pipeline:
 
     def id_for(self, fields: Mapping[bytes, bytes]) -> str:
         """The id of a request: its own, or a new one."""
-        return given_id(fields) or self.new_id()
+        return heads.given_id(fields) or self.new_id()
 
     def note(self, endpoint: str, request_id: str, fault: RouterError) -> None:
         """Record a request that ended before its journey began (bad HTTP, no key)."""
@@ -469,12 +296,12 @@ class Exchange:
     def _head_for(self, slot: Slot, length: int) -> bytes:
         http = self.order.http
         fields = http.fields
-        named = _named_by(fields.get(b"connection"))
-        lines = [_request_start(self.order.path, slot.host) + self.request_id.encode()]
+        named = heads.named_by(fields.get(b"connection"))
+        lines = [heads.request_start(self.order.path, slot.host) + self.request_id.encode()]
         lines += [
             line
             for header in http.headers
-            if (line := _forwarded(header)) and header[0] not in named
+            if (line := heads.forwarded(header)) and header[0] not in named
         ]
         coding = fields.get(b"accept-encoding")
         if self.is_stream:
@@ -517,6 +344,7 @@ class Exchange:
 
     def on_head(self, head: AnswerHead, *, has_more: bool) -> None:
         self._answer = head
+        self._body = None  # it has arrived, so nobody will need it again
         if head.status >= 400:
             self._refused = []
             return
@@ -699,18 +527,18 @@ class Exchange:
     def _head_lines(self, answer: AnswerHead) -> list[bytes]:
         """A backend's head as the client gets it, still without the body's framing."""
         lines = self._own_lines(answer.status)
-        named = _named_by(answer.fields.get(b"connection"))
+        named = heads.named_by(answer.fields.get(b"connection"))
         lines += [
             line
             for header in answer.headers
-            if (line := _returned(header)) and header[0] not in named
+            if (line := heads.returned(header)) and header[0] not in named
         ]
         return lines
 
     def _own_lines(self, status: int) -> list[bytes]:
         """Status line and the headers that every reply carries."""
         verdict, slot = self.verdict, self._slot
-        start = _reply_start(
+        start = heads.reply_start(
             status,
             verdict.plan.decision.scenario if verdict is not None else None,
             slot.name if slot is not None else None,
@@ -720,7 +548,7 @@ class Exchange:
         if self._sent_at is not None:
             lines.append(b"x-router-overhead-ms: %.3f" % ((self._sent_at - self.started) * 1e3))
         if self.warnings:
-            lines.append(b"x-router-warnings: " + _ascii("; ".join(self.warnings)))
+            lines.append(b"x-router-warnings: " + heads.ascii_line("; ".join(self.warnings)))
         if verdict is not None and b"x-router-debug" in self.order.http.fields:
             lines += self._debug_lines(verdict)
         return lines
@@ -740,9 +568,9 @@ class Exchange:
             b"x-router-thinking: " + thinking,
             b"x-router-session: " + (session.hash.encode() if session else b"none"),
             b"x-router-affinity: none",
-            b"x-router-params: " + _ascii(actions),
+            b"x-router-params: " + heads.ascii_line(actions),
             b"x-router-because: "
-            + _ascii("; ".join(verdict.found.signals + verdict.decision.because)),
+            + heads.ascii_line("; ".join(verdict.found.signals + verdict.decision.because)),
         ]
 
     def _head_bytes(self, status: int, lines: list[bytes]) -> bytes:
@@ -785,7 +613,7 @@ class Exchange:
             error_code=self._error_code,
         )
         if b"traceparent" in order.http.fields:
-            record.trace_id = _trace_id(order.http.fields)
+            record.trace_id = heads.trace_id(order.http.fields)
         if slot is not None:
             record.backend = slot.name
             record.backend_model = slot.model
@@ -814,7 +642,7 @@ class Exchange:
         record.prompt_chars = found.chars
         record.stream = request.stream
         record.thinking = decision.thinking
-        record.params = self._told.line if self._told is not None else _params(decision, {})
+        record.params = self._told.line if self._told is not None else params_line(decision, {})
         if self._classify_us is not None:
             record.classify_us = round(self._classify_us, 1)
 
@@ -834,68 +662,6 @@ class Exchange:
             record.ttft_ms = round(ttft_s * 1e3, 3)
             if tally.output_tokens is not None and tally.output_tokens > 1 and self.is_stream:
                 record.tpot_ms = round((total_s - ttft_s) * 1e3 / (tally.output_tokens - 1), 3)
-
-
-@lru_cache(maxsize=512)
-def _reply_start(status: int, scenario: str | None, backend: str | None, policy: str) -> bytes:
-    """The part of a reply's head that is the same for many, up to the request's id."""
-    lines = [b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b""))]
-    if scenario is not None:
-        lines.append(b"x-router-scenario: " + scenario.encode())
-    if backend is not None:
-        lines.append(b"x-router-backend: " + backend.encode())
-    lines.append(b"x-router-policy: " + policy.encode())
-    lines.append(b"x-request-id: ")
-    return b"\r\n".join(lines)
-
-
-@lru_cache(maxsize=256)
-def _request_start(path: bytes, host: bytes) -> bytes:
-    return b"POST %b HTTP/1.1\r\nhost: %b\r\nx-request-id: " % (path, host)
-
-
-def _forwarded(header: wire.Header) -> bytes:
-    """A client's header line for the backend; nothing where it is not for it."""
-    return _forwarded_line(header) if len(header[1]) < 128 else _forwarded_line.__wrapped__(header)
-
-
-@lru_cache(maxsize=1024)
-def _forwarded_line(header: wire.Header) -> bytes:
-    name, value = header
-    if name in _NEVER_FORWARDED or name.startswith(_NEVER_FORWARDED_PREFIXES):
-        return b""
-    return name + b": " + value
-
-
-@lru_cache(maxsize=512)
-def _returned(header: wire.Header) -> bytes:
-    """A backend's header line for the client; nothing where it is not for it."""
-    name, value = header
-    return b"" if name in _NEVER_RETURNED else name + b": " + value
-
-
-_NO_NAMES: frozenset[bytes] = frozenset()
-
-
-def _named_by(connection: bytes | None) -> frozenset[bytes]:
-    """The headers that a Connection header makes hop-by-hop."""
-    if connection is None or connection.lower() in (b"keep-alive", b"close"):
-        return _NO_NAMES
-    return frozenset(name.strip().lower() for name in connection.split(b","))
-
-
-def given_id(fields: Mapping[bytes, bytes]) -> str | None:
-    """The client's own request id, where it is one that can go into headers and logs."""
-    given = fields.get(b"x-request-id")
-    if given is None or not 0 < len(given) <= 128 or not given.isascii():
-        return None
-    text = given.decode()
-    return text if text.isprintable() and " " not in text else None
-
-
-def _trace_id(fields: Mapping[bytes, bytes]) -> str | None:
-    parts = fields.get(b"traceparent", b"").split(b"-")
-    return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 else None
 
 
 def _model_of(body: bytes) -> str:
@@ -922,10 +688,6 @@ def _code_of(body: bytes) -> str | None:
 
 def _name(path: bytes) -> str:
     return path.partition(b"?")[0].decode("latin-1").removeprefix("/v1").lstrip("/")
-
-
-def _ascii(text: str) -> bytes:
-    return text.encode("ascii", "replace").replace(b"\r", b" ").replace(b"\n", b" ")[:2000]
 
 
 def _brief(value: Any) -> str:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import decide, dialects, pipeline, rewrite
+from router import decide, dialects, rewrite, verdict
 from router.chat import ChatRequest, Endpoint, ParamDecision
 from router.classify import Classifier
 from router.params import PARAMS
@@ -445,8 +445,8 @@ def test_a_remembered_decision_is_the_one_that_would_be_made_anew(
     remembering = live(policy)
     for body, text in requests * 2:
         raw = json.dumps({**body, "messages": [{"role": "user", "content": text}]}).encode()
-        remembered = pipeline.decide_for(Endpoint.CHAT, raw, {}, remembering)
-        anew = pipeline.decide_for(Endpoint.CHAT, raw, {}, live(policy))
+        remembered = verdict.decide_for(Endpoint.CHAT, raw, {}, remembering)
+        anew = verdict.decide_for(Endpoint.CHAT, raw, {}, live(policy))
 
         assert remembered.decision == anew.decision
         for dialect in dialects.DIALECTS.values():
@@ -457,8 +457,8 @@ def test_a_remembered_decision_is_the_one_that_would_be_made_anew(
             )
 
 
-def live(policy: Any) -> pipeline.Live:
-    return pipeline.Live(
+def live(policy: Any) -> verdict.Live:
+    return verdict.Live(
         policy=policy,
         classifier=Classifier(policy),
         pools={},

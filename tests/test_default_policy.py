@@ -20,7 +20,7 @@ from router import app, config, explain, policy
 from router.chat import Endpoint
 from router.classify import Classifier
 from router.commands.explain import Unconnected
-from router.pipeline import Live, decide_for
+from router.verdict import Live, decide_for
 
 ROOT = Path(__file__).resolve().parents[1]
 POLICY = policy.load(ROOT / "policies" / "default.toml")

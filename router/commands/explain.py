@@ -17,9 +17,9 @@ from router.chat import Endpoint
 from router.commands import options
 from router.config import Backend
 from router.errors import RouterError
-from router.pipeline import decide_for
 from router.ports import AnswerListener, Attempt
 from router.tomlfile import FileFault
+from router.verdict import decide_for
 
 _ENDPOINTS = {e.value: e for e in Endpoint if e is not Endpoint.OTHER}
 

@@ -18,7 +18,7 @@ from router.config import Config
 if TYPE_CHECKING:
     from router.app import App
     from router.launch import Child, Engine
-    from router.pipeline import Slot
+    from router.verdict import Slot
 
 log = structlog.get_logger(__name__)
 

@@ -23,10 +23,10 @@ from router import policy as policies
 from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, RouterError
 from router.explain import told
-from router.pipeline import decide_for
 from router.server.plain import not_found
 from router.server.statuspage import PAGE
 from router.tomlfile import FileFault
+from router.verdict import decide_for
 
 if TYPE_CHECKING:
     from router.app import App

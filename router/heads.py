@@ -1,0 +1,94 @@
+"""Message heads of our own making: what goes on to a backend, and what back to a client.
+
+Pure. Lines that many messages share are made once and remembered; those are the operator's
+and the software's own, and what a client can vary at will is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from router import wire
+
+_NEVER_FORWARDED = wire.HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"content-encoding",  # the body goes on decoded
+    b"expect",
+    b"cookie",
+    b"x-api-key",
+    b"x-request-id",
+    b"accept-encoding",
+    b"authorization",
+}
+_NEVER_FORWARDED_PREFIXES = (b"x-stainless-", b"x-router-")
+_NEVER_RETURNED = wire.HOP_BY_HOP | {b"content-length", b"x-request-id"}
+_REASONS: Mapping[int, bytes] = {200: b"OK", 400: b"Bad Request", 404: b"Not Found"}
+
+
+@lru_cache(maxsize=512)
+def reply_start(status: int, scenario: str | None, backend: str | None, policy: str) -> bytes:
+    """The part of a reply's head that is the same for many, up to the request's id."""
+    lines = [b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b""))]
+    if scenario is not None:
+        lines.append(b"x-router-scenario: " + scenario.encode())
+    if backend is not None:
+        lines.append(b"x-router-backend: " + backend.encode())
+    lines.append(b"x-router-policy: " + policy.encode())
+    lines.append(b"x-request-id: ")
+    return b"\r\n".join(lines)
+
+
+@lru_cache(maxsize=256)
+def request_start(path: bytes, host: bytes) -> bytes:
+    return b"POST %b HTTP/1.1\r\nhost: %b\r\nx-request-id: " % (path, host)
+
+
+def forwarded(header: wire.Header) -> bytes:
+    """A client's header line for the backend; nothing where it is not for it."""
+    return _forwarded_line(header) if len(header[1]) < 128 else _forwarded_line.__wrapped__(header)
+
+
+@lru_cache(maxsize=1024)
+def _forwarded_line(header: wire.Header) -> bytes:
+    name, value = header
+    if name in _NEVER_FORWARDED or name.startswith(_NEVER_FORWARDED_PREFIXES):
+        return b""
+    return name + b": " + value
+
+
+@lru_cache(maxsize=512)
+def returned(header: wire.Header) -> bytes:
+    """A backend's header line for the client; nothing where it is not for it."""
+    name, value = header
+    return b"" if name in _NEVER_RETURNED else name + b": " + value
+
+
+_NO_NAMES: frozenset[bytes] = frozenset()
+
+
+def named_by(connection: bytes | None) -> frozenset[bytes]:
+    """The headers that a Connection header makes hop-by-hop."""
+    if connection is None or connection.lower() in (b"keep-alive", b"close"):
+        return _NO_NAMES
+    return frozenset(name.strip().lower() for name in connection.split(b","))
+
+
+def given_id(fields: Mapping[bytes, bytes]) -> str | None:
+    """The client's own request id, where it is one that can go into headers and logs."""
+    given = fields.get(b"x-request-id")
+    if given is None or not 0 < len(given) <= 128 or not given.isascii():
+        return None
+    text = given.decode()
+    return text if text.isprintable() and " " not in text else None
+
+
+def trace_id(fields: Mapping[bytes, bytes]) -> str | None:
+    parts = fields.get(b"traceparent", b"").split(b"-")
+    return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 else None
+
+
+def ascii_line(text: str) -> bytes:
+    """A header value: headers are ASCII, one line, and of bounded length."""
+    return text.encode("ascii", "replace").replace(b"\r", b" ").replace(b"\n", b" ")[:2000]

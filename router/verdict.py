@@ -1,0 +1,174 @@
+"""The pure part of a request's journey: bytes in, decision and words for a backend out.
+
+Serving, explain, replay and tests all call `decide_for`. No I/O and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from router import decide, dialects, parse, rewrite, splice
+from router.chat import ChatRequest, Classification, Decision, Endpoint
+from router.classify import Classifier
+from router.errors import ModelNotFound
+from router.health import Health
+from router.policy import Policy
+from router.ports import Upstream
+
+#: remembered decisions at most; forgotten all at once, since they are quickly made again
+_PLANS = 1024
+_SAYINGS = 64
+_NAMES_CHARS = 2048
+
+
+class Slot(msgspec.Struct):
+    """A backend as the pipeline knows it: the way to it, its health, and its model's name."""
+
+    name: str
+    upstream: Upstream
+    dialect: dialects.Dialect
+    model: str | None  # None until it was asked
+    is_named: bool  # the model's name is from the configuration
+    host: bytes
+    authorization: bytes | None
+    health: Health = Health()
+    label: str | None = None  # for /v1/models, where the model is not the asked-for one
+
+
+class Live(msgspec.Struct, frozen=True):
+    """What a request is served by; a reload makes a new one and swaps it whole."""
+
+    policy: Policy
+    classifier: Classifier
+    pools: Mapping[str, Sequence[Slot]]
+    aliases: frozenset[str]
+    real_model_bypass: bool
+    allow_policy_off: bool
+    has_keys: bool  # clients authenticate here, so their key is not for backends
+    plans: dict[tuple[Any, ...], Plan]  # remembered decisions of this policy
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [slot for pool in self.pools.values() for slot in pool]
+
+    def served_names(self) -> list[str]:
+        names = dict.fromkeys(slot.model for slot in self.slots if slot.model)
+        return list(names)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A decision and how it is said; the same for many requests, so made once."""
+
+    decision: Decision
+    changes: rewrite.Changes
+    actions: tuple[tuple[str, str, str], ...]  # for the metrics: scenario, parameter, origin
+    said: dict[tuple[Any, ...], Told]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A decision as one kind of backend is told it, and as the record tells it."""
+
+    patch: splice.Patch
+    params: Mapping[str, Any]  # what is really said
+    warnings: tuple[str, ...]  # those of the decision included
+    line: msgspec.Raw  # the record's `params`, as JSON
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The pure part of a request's journey."""
+
+    request: ChatRequest
+    found: Classification
+    plan: Plan
+
+    @property
+    def decision(self) -> Decision:
+        return self.plan.decision
+
+    def told(self, dialect: dialects.Dialect, model: str) -> Told:
+        """How it is said to this kind of server."""
+        plan, request = self.plan, self.request
+        names = tuple(request.spans)
+        key = (dialect.name, model, request.model, names)
+        told = plan.said.get(key)
+        if told is None:
+            if len(plan.said) >= _SAYINGS or sum(map(len, names)) > _NAMES_CHARS:
+                plan.said.clear()  # member names are the client's: nobody fills memory with them
+            said = dialects.say(request, plan.changes, dialect, model)
+            told = plan.said[key] = Told(
+                said.patch,
+                said.params,
+                plan.decision.warnings + said.warnings,
+                params_line(plan.decision, said.params),
+            )
+        return told
+
+
+def decide_for(endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Live) -> Verdict:
+    """Bytes in, decision out. No I/O and no clock: serving and explain both come here.
+
+    Deciding is pure, so a decision is remembered by all that it depends on: apps send
+    the same few parameters all day, and only the text and the session differ.
+    """
+    request = parse.chat_request(endpoint, raw, headers)
+    if request.model != "auto":
+        check_model(request.model, live)
+    hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
+    found = live.classifier.scenario(request, hint)
+    if found.scenario in live.policy.personal or not parse.is_small(request.signature):
+        return Verdict(request, found, _plan(request, found, live.policy))
+    key = (
+        endpoint,
+        found.scenario,
+        found.wants_thought,
+        request.has,
+        request.soft_switch,
+        request.signature,
+        request.notes,
+        request.stream,
+    )
+    plan = live.plans.get(key)
+    if plan is None:
+        if len(live.plans) >= _PLANS:
+            live.plans.clear()
+        plan = live.plans[key] = _plan(request, found, live.policy)
+    return Verdict(request, found, plan)
+
+
+def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
+    decision = decide.preset(request, found, policy)
+    actions = tuple(
+        (decision.scenario, param.name.partition(".")[0], param.origin)
+        for param in decision.params
+        if param.origin != "client"
+    )
+    return Plan(decision, rewrite.changes(request, decision), actions, {})
+
+
+def params_line(decision: Decision, sent: Mapping[str, Any]) -> msgspec.Raw:
+    """The record's `params`: what the client said, what was sent, and who decided it."""
+    told = {p.name: (p.client, sent.get(p.name), p.origin) for p in decision.params}
+    return msgspec.Raw(msgspec.json.encode(told))
+
+
+def check_model(model: str, live: Live) -> None:
+    """Raise ModelNotFound for a name that leads nowhere.
+
+    A backend that has not told its model yet might serve it: then the backend is
+    asked, and refuses by itself.
+    """
+    if not model or model == "auto" or model.startswith("auto:") or model in live.aliases:
+        return
+    names = live.served_names()
+    if model in names or any(slot.model is None for slot in live.slots):
+        return
+    exist = ", ".join(["auto", "auto:<scenario>", *sorted(live.aliases), *names])
+    raise ModelNotFound(f"The model {model!r} does not exist. There are: {exist}.", param="model")
+
+
+def is_virtual(model: str, live: Live) -> bool:
+    """A name that means us and no backend."""
+    return not model or model == "auto" or model.startswith("auto:") or model in live.aliases
