@@ -58,8 +58,15 @@ class Workers:
                 print("\n".join(faults), file=sys.stderr)
                 return 1
             sockets = apps.listen(server.host, server.port, shared=count > 1)
-        except (FileFault, OSError) as error:
-            print(f"scenario-router cannot start: {error}", file=sys.stderr)
+        except FileFault as fault:
+            print(f"scenario-router cannot start: {fault}", file=sys.stderr)
+            return 1
+        except OSError as error:
+            print(
+                f"scenario-router cannot listen on {server.host}:{server.port}: {error.strerror}; "
+                "--port takes another port",
+                file=sys.stderr,
+            )
             return 1
         address = apps.address_of(sockets[0])
         if count == 1:
