@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-Scalar = bool | int | float | str | list[Any] | None
-
 
 class Param(msgspec.Struct, frozen=True, kw_only=True):
     """One parameter: its kind, its range, and its spellings in order of authority."""
@@ -131,8 +129,6 @@ SPELLING: Mapping[str, Param] = {
 TOP_LEVEL = frozenset(spelling.split(".")[0] for spelling in SPELLING)
 #: names that say more than one parameter, so they are not removed once understood
 SHARED = frozenset({"reasoning_effort", "reasoning", "chat_template_kwargs"})
-#: what the seeds of this field call a parameter although no server has ever read it
-MEANINGLESS = frozenset({"past_key_values"})
 
 _THINKING_WORDS = {
     "true": True,

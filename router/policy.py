@@ -22,8 +22,6 @@ from router.params import PARAMS, Param, is_number, is_sayable
 from router.tomlfile import FileFault
 
 SCHEMA = 1
-FEATURES = ("tools", "forced_tool", "json_schema", "code", "image", "tool_loop")
-LANGUAGES = ("zh", "ja", "ko", "en", "other")
 RULE_WORDS = ("fill", "force", "cap", "floor", "strip")
 _ID = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}$")
 

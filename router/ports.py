@@ -7,7 +7,7 @@ from typing import Protocol
 
 from router.config import Backend
 from router.record import Record
-from router.wire import AnswerHead, Header, Piece
+from router.wire import AnswerHead, Piece
 
 
 class AnswerListener(Protocol):
@@ -105,17 +105,8 @@ class Clock(Protocol):
 
 
 class AffinityStore(Protocol):
-    """Session → backend. Nothing implements it yet; the pipeline asks it where given."""
+    """Session → backend: the place that sessions will take. Nothing implements or asks it yet."""
 
     def home(self, pool: str, session: str) -> str | None: ...
 
     def moved(self, pool: str, session: str, backend: str) -> None: ...
-
-
-class Balancer(Protocol):
-    """Which backends to try, in order."""
-
-    def order(self, pool: str, session: str | None) -> Sequence[Upstream]: ...
-
-
-Headers = Sequence[Header]
