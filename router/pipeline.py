@@ -437,8 +437,16 @@ class Exchange:
             return
         if self._attempt is not None:
             self._attempt.cancel()
-        self._outcome = "client_disconnect"
+        if not self._is_answered():
+            self._outcome = "client_disconnect"
         self._end()
+
+    def _is_answered(self) -> bool:
+        """Whether the client has all of a stream: OpenAI's SDK hangs up at `[DONE]`, before the
+        last chunk of the framing is there."""
+        if isinstance(self._passage, relay.Stream):
+            self._passage.count()
+        return self.tally.has_done
 
     def pause(self) -> None:
         if self._attempt is not None:

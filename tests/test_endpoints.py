@@ -544,12 +544,16 @@ def test_each_request_leaves_one_record_whatever_its_fate(
         backend.set_script([stream_head(), delta(content="a"), SILENCE])
         exchange(product.port, request_bytes("POST", CHAT, key, STREAM), close_after_frames=1)
         assert backend.requests[-1].wait_peer_closed() is not None
+        backend.set_script([stream_head(), delta(content="a"), DONE, SILENCE])  # as the SDK leaves
+        exchange(product.port, request_bytes("POST", CHAT, key, STREAM), close_after_frames=2)
+        assert backend.requests[-1].wait_peer_closed() is not None
         backend.set_listen("refuse")
         exchange(product.port, request_bytes("POST", CHAT, key, ASK))
         get(product, "/v1/models", key)
         assert product.stop() == 0
 
-        expected = [fate for _, _, fate in fates] + ["client_disconnect 200", "upstream_error 503"]
+        expected = [fate for _, _, fate in fates]
+        expected += ["client_disconnect 200", "ok 200", "upstream_error 503"]
         found = [f"{record['outcome']} {record['status']}" for record in product.records()]
         assert Counter(found) == Counter(expected)
         text = "".join(path.read_text() for path in product.log_dir.iterdir())

@@ -133,13 +133,18 @@ def _counts(usage: Any) -> dict[str, int]:
 
 
 class Tap:
-    """A relay for one connection that reads along with the reply."""
+    """A relay for one connection that reads along with the reply.
+
+    The SDK hangs up at `[DONE]`, often before the last chunk of the framing is there. Such a
+    client had its answer, so its leaving is passed on only after the reply has ended.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         self._reader = ReplyReader(started=time.monotonic())
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     @property
@@ -175,21 +180,35 @@ class Tap:
                 up = threading.Thread(target=self._send_up, args=(client, server), daemon=True)
                 up.start()
                 self._send_down(server, client)
+                self._ended.set()
                 shut(client)
                 up.join(10)
 
-    @staticmethod
-    def _send_up(client: socket.socket, server: socket.socket) -> None:
+    @property
+    def _answered(self) -> bool:
+        """Whether the SDK has been sent all that it waits for."""
+        tail = b"".join(frame.data for frame in self.reply.frames[-3:])
+        return b"data: [DONE]" in tail
+
+    def _send_up(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):  # the other direction tells why
             while data := client.recv(READ_SIZE):
                 server.sendall(data)
+        if self._answered:
+            self._ended.wait(10)
         shut(server)
 
     def _send_down(self, server: socket.socket, client: socket.socket) -> None:
         try:
             while data := server.recv(READ_SIZE):
                 self._reader.feed(data, time.monotonic())
-                client.sendall(data)
+                if self._reader.done:
+                    self._ended.set()
+                try:
+                    client.sendall(data)
+                except OSError:
+                    if not self._answered:
+                        raise
         except OSError as error:
             self._reader.eof(time.monotonic(), f"{type(error).__name__}: {error}")
             return
