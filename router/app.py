@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from router import config as configs
-from router import dialects, probe
+from router import dialects, policycheck, probe, trained
 from router import policy as policies
 from router.classify import Classifier
+from router.classify.learned import Learned
 from router.config import Backend, Config
 from router.errors import BackendError
 from router.journal import FileJournal
@@ -33,8 +34,9 @@ from router.policy import Policy
 from router.ports import Upstream
 from router.server.hot import Hub
 from router.server.plain import Plain
+from router.sessions import MemorySessions
 from router.telemetry import Metrics
-from router.tomlfile import FileFault, Mistake
+from router.tomlfile import FileFault
 from router.upstream import BackendUpstream
 from router.verdict import Live, Slot
 
@@ -85,11 +87,23 @@ def slots_of(config: Config, connect: Callable[[Backend], Upstream]) -> dict[str
     return pools
 
 
+def learned_from(policy: Policy) -> Learned | None:
+    """The learned stage of a policy; None where there is nothing to learn from, or no way to."""
+    try:
+        weights = trained.weights(policy)
+    except trained.FitFailed as fault:
+        log.error("requests are classified by words and shapes alone", reason=str(fault))
+        return None
+    return Learned(weights) if weights is not None else None
+
+
 def live_of(config: Config, policy: Policy, pools: Mapping[str, Sequence[Slot]]) -> Live:
-    """What requests are served by."""
+    """What requests are served by. It learns from the policy's examples, so it may take seconds."""
+    learned = learned_from(policy)
+    policy = policies.without_examples(policy)
     return Live(
         policy=policy,
-        classifier=Classifier(policy),
+        classifier=Classifier(policy, learned),
         pools=pools,
         aliases=frozenset(config.policy.aliases),
         real_model_bypass=config.policy.real_model_bypass,
@@ -97,6 +111,51 @@ def live_of(config: Config, policy: Policy, pools: Mapping[str, Sequence[Slot]])
         has_keys=config.auth.keys_env is not None,
         plans={},
     )
+
+
+#: what tells one state of files from another; of a file that is not there: nothing
+Signature = tuple[tuple[int, ...], ...]
+
+
+def signature_of(files: Iterable[Path]) -> Signature:
+    return tuple(map(_state_of, files))
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    """Of the file that a path leads to in the end, through whatever links."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+class Settling:
+    """Tells when files have changed and then stood still: whoever writes them may need a while.
+
+    By looking and not by kernel events: renames, symlink swaps and delete-and-create
+    all look the same from here.
+    """
+
+    def __init__(self, taken: Signature, settle_s: float, now: float) -> None:
+        """`taken`: the files as they were just before they were last read."""
+        self._taken = self._seen = taken
+        self._settle_s = settle_s
+        self._since = now
+
+    def has_settled(self, signature: Signature, now: float) -> bool:
+        """Whether the files are to be read now; then they are taken for read.
+
+        Not while the first is missing, which is the policy.
+        """
+        if signature != self._seen:
+            self._seen, self._since = signature, now
+            return False
+        is_there, is_old = bool(signature[0]), signature == self._taken
+        if not is_there or is_old or now - self._since < self._settle_s:
+            return False
+        self._taken = signature
+        return True
 
 
 @dataclass
@@ -107,52 +166,100 @@ class PolicyKeeper:
     config: Config
     pipeline: Pipeline
     metrics: Metrics
+    files: tuple[Path, ...]  # the policy, and those it names: to be watched
+    taken: Signature  # of these, when the policy in force was read
     loaded_at: float = field(default_factory=time.time)
     last_error: str | None = None
+    _fault_in_force: str | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _asked: int = 0
+    _answered: int = 0
+
+    def judge_first(self) -> None:
+        """Run the tests of the policy that we start with.
+
+        There is none to fall back on, and no service is worse than a misread question: so
+        it serves, and whoever looks after it is told.
+        """
+        broken = policycheck.broken(self.pipeline.live)
+        for finding in broken:
+            log.warning("a test of the policy fails", test=str(finding.mistake))
+        if broken:
+            fault = FileFault(str(self.path), [finding.mistake for finding in broken])
+            self._fault_in_force = self.last_error = str(fault)
+
+    def prepared(self, policy: Policy) -> Live:
+        """What requests would be served by under this policy; raises FileFault with why not.
+
+        Takes its time, so not on the loop.
+        """
+        pools = self.pipeline.live.pools
+        faults = list(policycheck.without_backend(policy, pools))
+        if not faults:
+            live = live_of(self.config, policy, pools)
+            faults = policycheck.broken(live)
+        if faults:
+            raise FileFault(policy.name, [finding.mistake for finding in faults])
+        return live
 
     async def reload(self) -> str | None:
-        """Take the file as it is now; the fault in words where it cannot be taken."""
-        try:
-            policy = await asyncio.to_thread(policies.load, self.path)
-            if faults := policies.missing_pools(policy, self.pipeline.live.pools):
-                raise FileFault(str(self.path), [Mistake("", None, text) for text in faults])
-            live = await asyncio.to_thread(live_of, self.config, policy, self.pipeline.live.pools)
-        except FileFault as fault:
-            self.last_error = str(fault)
-            self.metrics.policy_reloads.add(("failed",))
-            log.warning("policy not taken, the old one stays in force", error=str(fault))
+        """Take the file as it is now; the fault in words where it cannot be taken.
+
+        One at a time. Who asks while one runs gets the next, which reads the file anew and
+        is for all who wait by then.
+        """
+        self._asked += 1
+        ticket = self._asked
+        async with self._turn:
+            if self._answered < ticket:
+                asked = self._asked
+                self.last_error = await self._reload()
+                self._answered = asked
             return self.last_error
-        self.last_error = None
+
+    async def _reload(self) -> str | None:
+        try:
+            live = await asyncio.to_thread(self._read)
+        except FileFault as fault:
+            return self._kept(str(fault))
+        except Exception as error:  # a policy, however odd, must not end the watch over it
+            log.exception("policy not understood", file=str(self.path))
+            return self._kept(f"{self.path}: the router failed on it, its log says more: {error}")
+        if live is not self.pipeline.live:
+            self.pipeline.live = live
+            self._fault_in_force = None
+            log.info("policy in force", file=str(self.path), hash=live.policy.hash)
+        elif self._fault_in_force is not None:
+            return self._kept(self._fault_in_force)
         self.metrics.policy_reloads.add(("ok",))
         self.loaded_at = time.time()
-        if policy.hash != self.pipeline.live.policy.hash:
-            log.info("policy in force", file=str(self.path), hash=policy.hash)
-        self.pipeline.live = live
         return None
 
-    async def watch(self, settle_s: float) -> None:
-        """Reload whenever the file has changed and then stood still.
+    def _kept(self, error: str) -> str:
+        self.metrics.policy_reloads.add(("failed",))
+        log.warning("policy not taken, the old one stays in force", error=error)
+        return error
 
-        By looking and not by kernel events: renames, symlink swaps and delete-and-create
-        all look the same from here.
-        """
-        taken = seen = self._signature()
-        since = time.monotonic()
+    def _read(self) -> Live:
+        in_force = self.pipeline.live
+        try:
+            policy = policies.load(self.path, lightly=True)
+        except FileFault as fault:
+            # A file that the policy names may be at fault: then its change is waited for too.
+            files = (self.path, *in_force.policy.beside, Path(fault.name))
+            self.files = tuple(dict.fromkeys(files))
+            raise
+        self.files = (self.path, *policy.beside)
+        # Touched but not changed, or put back as it was: nothing to build.
+        return in_force if policy.hash == in_force.policy.hash else self.prepared(policy)
+
+    async def watch(self, settle_s: float) -> None:
+        """Reload whenever the file has changed and then stood still."""
+        settling = Settling(self.taken, settle_s, time.monotonic())
         while True:
             await asyncio.sleep(_WATCH_S)
-            now = self._signature()
-            if now != seen:
-                seen, since = now, time.monotonic()
-            elif now is not None and now != taken and time.monotonic() - since >= settle_s:
-                taken = now
+            if settling.has_settled(signature_of(self.files), time.monotonic()):
                 await self.reload()
-
-    def _signature(self) -> tuple[int, int, int] | None:
-        try:
-            stat = self.path.stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 class App:
@@ -170,7 +277,9 @@ class App:
         self.started_at = time.time()
         self.metrics = Metrics()
         self.policy_path = configs.beside(config_path, config.policy.file)
-        policy = policies.load(self.policy_path)
+        taken = signature_of([self.policy_path])
+        policy = policies.load(self.policy_path, lightly=True)
+        taken += signature_of(policy.beside)
         self.upstreams: list[BackendUpstream] = []
         self._probes: dict[str, BackendUpstream] = {}
         pools = slots_of(config, self._connect)
@@ -188,8 +297,17 @@ class App:
             self.metrics,
             SystemClock(),
             soon=lambda work: self.loop.call_later(_RECORD_PAUSE_S, work),
+            sessions=MemorySessions(SystemClock()),
         )
-        self.keeper = PolicyKeeper(self.policy_path, config, self.pipeline, self.metrics)
+        self.keeper = PolicyKeeper(
+            self.policy_path,
+            config,
+            self.pipeline,
+            self.metrics,
+            files=(self.policy_path, *policy.beside),
+            taken=taken,
+        )
+        self.keeper.judge_first()
         self._pages: Pages | None = None
         self.hub = Hub(
             loop=self.loop,

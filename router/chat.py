@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,13 @@ class Session(msgspec.Struct, frozen=True):
     source: str  # header | body | user | fingerprint
 
 
+class Turn(NamedTuple):
+    """What the user wrote in an earlier turn."""
+
+    text: str  # the ends of a long one
+    chars: int  # of the whole
+
+
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One inference request: the client's bytes, and what deciding needs of them."""
 
@@ -49,6 +56,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     wants_usage: bool  # the client itself asked for the usage frame
     text: str  # what the user wrote in the last turn
+    earlier: tuple[Turn, ...]  # in the few turns before, the newest first
     turns: int  # user turns so far, this one included
     has: frozenset[str]  # tools forced_tool json_schema json_object image code tool_loop n logprobs
     params: Mapping[str, Sent]  # by our names
@@ -77,7 +85,8 @@ class Classification(msgspec.Struct, frozen=True):
     signals: tuple[str, ...]
     lang: str
     chars: int
-    wants_thought: bool  # the policy's [thinking] words were found
+    wants_thought: bool  # thinking pays: what `thinking = "auto"` comes to
+    thought: float = 0.0  # how likely that is, 0..1
 
 
 class ParamDecision(msgspec.Struct, frozen=True):

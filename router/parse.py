@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from router import params, splice
-from router.chat import ChatRequest, Endpoint, Sent, Session
+from router.chat import ChatRequest, Endpoint, Sent, Session, Turn
 from router.errors import InvalidJson, InvalidValue
 
 Values = Mapping[str, msgspec.Raw]
@@ -58,6 +59,9 @@ _STRUCTURED = frozenset(
 #: members that parameters are read from, or that a dialect merges into
 _SIGNING = params.TOP_LEVEL | {"stream_options", "generation_config", "reasoning_format"}
 _REMEMBERED = 2048
+#: earlier user turns that are read to understand the last one, and how much of each
+_EARLIER = 3
+_EARLIER_HEAD, _EARLIER_TAIL = 300, 100
 _ASKS_NOTHING: frozenset[str] = frozenset()
 _NO_PARAMS: Mapping[str, Sent] = MappingProxyType({})
 #: members that say what the answer must look like or be able to do
@@ -91,11 +95,12 @@ def _request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
     stream = _flag(values, "stream")
     has: set[str] = set()
     if endpoint is Endpoint.CHAT:
-        text, turns, opening = _conversation(values, has)
+        text, earlier, turns, opening = _conversation(values, has)
     elif endpoint is Endpoint.RESPONSES:
-        text, turns, opening = _responses_input(values, has)
+        text, earlier, turns, opening = _responses_input(values, has)
     else:
         text, turns, opening = _prompt(values)
+        earlier = ()
     _shape(values, text, has)
     soft_switch = None
     if "think" in text:
@@ -111,6 +116,7 @@ def _request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
         stream=stream,
         wants_usage=stream and _wants_usage(values),
         text=text,
+        earlier=earlier,
         turns=turns,
         has=frozenset(has) if has else _ASKS_NOTHING,
         params=_params_of(signature),
@@ -173,7 +179,10 @@ def _wants_usage(values: Values) -> bool:
 _Opening = Sequence[msgspec.Raw]  # the texts that a conversation begins with
 
 
-def _conversation(values: Values, has: set[str]) -> tuple[str, int, _Opening]:
+_Said = tuple[str, tuple[Turn, ...], int, _Opening]  # text, earlier turns, turns, opening
+
+
+def _conversation(values: Values, has: set[str]) -> _Said:
     raw = values.get("messages")
     if raw is None:
         raise InvalidValue("messages is missing: a list of messages.", param="messages")
@@ -188,7 +197,7 @@ def _conversation(values: Values, has: set[str]) -> tuple[str, int, _Opening]:
         has.add("tool_loop")
     turns = roles.count("user")
     if not turns:
-        return "", 0, ()
+        return "", (), 0, ()
     last = len(roles) - 1
     while roles[last] != "user":
         last -= 1
@@ -199,7 +208,23 @@ def _conversation(values: Values, has: set[str]) -> tuple[str, int, _Opening]:
             first -= 1
         before = [_content(messages[at].content, at, has) for at in range(first, last)]
         text = "\n".join([*before, text])
-    return text, turns, _opening(messages, roles)
+        last = first
+    earlier = _earlier(messages, [at for at in range(last) if roles[at] == "user"])
+    return text, earlier, turns, _opening(messages, roles)
+
+
+def _earlier(
+    messages: Sequence[_Message] | Sequence[_Item], users: Sequence[int]
+) -> tuple[Turn, ...]:
+    """What the user wrote before, the newest first. What cannot be read is the backend's matter."""
+    found = []
+    for at in reversed(users[-_EARLIER:]):
+        with suppress(InvalidValue):
+            text = _content(messages[at].content, at, set())
+            is_long = len(text) > _EARLIER_HEAD + _EARLIER_TAIL
+            kept = f"{text[:_EARLIER_HEAD]}\n{text[-_EARLIER_TAIL:]}" if is_long else text
+            found.append(Turn(kept, len(text)))
+    return tuple(found)
 
 
 def _opening(messages: Sequence[_Message], roles: Sequence[str]) -> _Opening:
@@ -227,12 +252,12 @@ def _content(raw: msgspec.Raw, index: int, has: set[str], where: str = "messages
     return "\n".join(part.text for part in parts if part.text and part.type in _TEXT_PARTS)
 
 
-def _responses_input(values: Values, has: set[str]) -> tuple[str, int, _Opening]:
+def _responses_input(values: Values, has: set[str]) -> _Said:
     raw = values.get("input")
     if raw is None or _opens_with(raw) == b"n":
-        return "", 0, ()
+        return "", (), 0, ()
     if _opens_with(raw) == b'"':
-        return _text(raw), 1, (raw,)
+        return _text(raw), (), 1, (raw,)
     try:
         items = _items(raw)
     except msgspec.DecodeError as error:
@@ -241,10 +266,10 @@ def _responses_input(values: Values, has: set[str]) -> tuple[str, int, _Opening]
         has.add("tool_loop")
     users = [index for index, item in enumerate(items) if item.role == "user"]
     if not users:
-        return "", 0, ()
+        return "", (), 0, ()
     last = users[-1]
     text = _content(items[last].content, last, has, "input")
-    return text, len(users), (items[users[0]].content,)
+    return text, _earlier(items, users[:-1]), len(users), (items[users[0]].content,)
 
 
 def _prompt(values: Values) -> tuple[str, int, _Opening]:

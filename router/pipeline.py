@@ -30,7 +30,7 @@ from router.errors import (
     Overloaded,
     RouterError,
 )
-from router.ports import Attempt, Clock, Journal, Meter, Reply
+from router.ports import Attempt, Clock, Journal, Meter, Reply, Sessions
 from router.record import Record, timestamp
 from router.verdict import Live, Slot, Told, Verdict, decide_for, is_virtual, params_line
 from router.wire import AnswerHead, Piece
@@ -65,6 +65,7 @@ class Pipeline:
         meter: Meter,
         clock: Clock,
         soon: Callable[[Callable[[], None]], object],
+        sessions: Sessions,
     ) -> None:
         """`soon` calls a function a little later, when nobody waits for an answer."""
         self._soon = soon
@@ -73,6 +74,7 @@ class Pipeline:
         self.journal = journal
         self.meter = meter
         self.clock = clock
+        self.sessions = sessions
         self.active: set[Exchange] = set()
         self.is_draining = False
         self.turn = 0
@@ -187,7 +189,13 @@ class Exchange:
             return
         before = self.pipeline.clock.ticks()
         try:
-            self.verdict = decide_for(order.endpoint, order.http.body, order.http.fields, live)
+            sessions = self.pipeline.sessions
+            self.verdict = decide_for(
+                order.endpoint, order.http.body, order.http.fields, live, sessions.scenario
+            )
+            session = self.verdict.request.session
+            if session is not None and session.source != "fingerprint":
+                sessions.settled(session.hash, self.verdict.found.scenario)
         except RouterError:
             raise
         except Exception:

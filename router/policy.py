@@ -79,7 +79,8 @@ class Match(Structure):
         default=(), description="RE2 regular expressions (linear time), case folded."
     )
     examples: tuple[str, ...] = Field(
-        default=(), description="Sentences of this kind, for a learned classifier."
+        default=(),
+        description="Prompts of this kind to learn from, where nothing is said of thinking.",
     )
     require: Structure = Field(
         default=Structure(), description="A gate: without it the scenario is out of question."
@@ -87,11 +88,16 @@ class Match(Structure):
     structure_weight: float | None = Field(
         default=None, ge=0, description="What the shape is worth here; see [classify] structure."
     )
+    continues: str | None = Field(
+        default=None,
+        description="Takes this scenario's place, where the shape fits, for turns that lean on "
+        "the turns before them or that nothing speaks for.",
+    )
 
     @field_validator("keywords", "patterns")
     @classmethod
     def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not entry.strip("* \t") for entry in value):
+        if any(not entry.strip().strip("* \t") for entry in value):
             raise ValueError("holds an empty entry, which would match everything")
         return value
 
@@ -100,14 +106,36 @@ class Match(Structure):
     def _linear_time(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         options = re2.Options()
         options.log_errors = False
+        options.case_sensitive = False  # as it will be matched
         for pattern in value:
             try:
                 re2.compile(pattern, options)
             except re2.error as error:
                 text = error.args[0] if error.args else ""
                 reason = text.decode() if isinstance(text, bytes) else str(text)
-                raise ValueError(f"{pattern!r} is no RE2 expression: {reason}") from None
+                raise ValueError(f"{pattern!r} is no RE2 expression: {_told(reason)}") from None
         return value
+
+
+#: what engines with backtracking have and RE2 leaves out, by what RE2 says of it
+_BACKTRACKING = {
+    "(?=": "a lookahead",
+    "(?!": "a negative lookahead",
+    "(?<=": "a lookbehind",
+    "(?<!": "a negative lookbehind",
+    "(?P": "a backreference",
+    "(?(": "a condition",
+    "(?>": "an atomic group",
+    **dict.fromkeys(("*+", "++", "?+"), "a possessive quantifier"),
+    **dict.fromkeys((*(f"\\{digit}" for digit in range(1, 10)), "\\g", "\\k"), "a backreference"),
+}
+
+
+def _told(reason: str) -> str:
+    name = _BACKTRACKING.get(reason.rpartition(": ")[2])
+    if name is None:
+        return reason
+    return f"{name} needs backtracking, RE2 matches in linear time and has none ({reason})"
 
 
 class Words(_Table):
@@ -115,9 +143,54 @@ class Words(_Table):
 
     keywords: tuple[str, ...] = Field(default=(), description="As in a scenario's match.")
     patterns: tuple[str, ...] = Field(default=(), description="As in a scenario's match.")
+    weight: float | None = Field(
+        default=None,
+        description="What they add, in log-odds; left out: what the examples make of them.",
+    )
 
     _not_empty = field_validator("keywords", "patterns")(Match._not_empty.__func__)  # type: ignore[attr-defined]
     _linear_time = field_validator("patterns")(Match._linear_time.__func__)  # type: ignore[attr-defined]
+
+
+class Examples(_Table):
+    """Prompts that the classifier learns one scenario from."""
+
+    direct: tuple[str, ...] = Field(
+        default=(), description="Prompts of this scenario that a quick answer serves."
+    )
+    thinking: tuple[str, ...] = Field(
+        default=(), description="Prompts of this scenario for which thinking pays."
+    )
+
+
+class Conversation(_Table):
+    """How a turn is told that only the turns before it explain."""
+
+    follow_ups: tuple[str, ...] = Field(
+        default=(), description='Turns that say nothing by themselves ("go on", "继续").'
+    )
+
+
+class ExamplesFile(_Table):
+    """A file that holds nothing but prompts to learn from."""
+
+    examples: Mapping[str, Examples] = Field(
+        default_factory=dict, description="Prompts to learn from, by scenario."
+    )
+    conversation: Conversation = Conversation()
+
+
+class PolicyTest(_Table):
+    """A prompt and what must become of it; the policy is not taken where it does not."""
+
+    prompt: str = Field(description="The last turn's text.")
+    before: tuple[str, ...] = Field(
+        default=(), description="User turns before it, the oldest first."
+    )
+    scenario: str = Field(description="The scenario it must be.")
+    thinking: bool | None = Field(
+        default=None, description="Whether it must be answered with thinking; left out: either."
+    )
 
 
 class Guard(_Table):
@@ -163,9 +236,11 @@ class Defaults(_Table):
 class Classify(_Table):
     """What evidence is worth and how much text is read."""
 
-    keyword: float = Field(default=1.0, gt=0, description="A keyword that was found.")
-    pattern: float = Field(default=2.0, gt=0, description="A pattern that was found.")
-    structure: float = Field(default=1.0, ge=0, description="A shape that fits.")
+    keyword: float = Field(
+        default=1.5, gt=0, description="A keyword that was found, in natural log-odds."
+    )
+    pattern: float = Field(default=1.5, gt=0, description="A pattern that was found, likewise.")
+    structure: float = Field(default=1.0, ge=0, description="A shape that fits, likewise.")
     head_chars: int = Field(default=2000, ge=100, description="Read from the start of a turn.")
     tail_chars: int = Field(default=1000, ge=0, description="Read from the end of a long turn.")
 
@@ -178,6 +253,17 @@ class PolicyFile(_Table):
     classify: Classify = Classify()
     thinking: Words = Words()
     defaults: Defaults = Defaults()
+    examples: Mapping[str, Examples] = Field(
+        default_factory=dict, description="Prompts to learn from, by scenario."
+    )
+    conversation: Conversation = Conversation()
+    examples_files: tuple[str, ...] = Field(
+        default=(),
+        description="Files with more [examples] and [conversation], relative to this one.",
+    )
+    tests: tuple[PolicyTest, ...] = Field(
+        default=(), description="Prompts that must be classified as they say."
+    )
     scenarios: Annotated[Mapping[str, Scenario], Field(min_length=1)]
 
 
@@ -203,8 +289,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A policy in force. `presets` is by (scenario, thinking)."""
 
     name: str
-    hash: str  # 12 hex digits over the text
+    hash: str  # 12 hex digits over the text, and the texts of the files it names
     text: str
+    beside: tuple[Path, ...]  # the files it names
+    unread: tuple[tuple[str, bytes], ...] = ()  # of these, what is not in `file` yet
     file: PolicyFile
     presets: Mapping[tuple[str, bool | None], tuple[PresetRule, ...]]
     personal: frozenset[str]  # scenarios whose preset differs from one session to the next
@@ -224,24 +312,90 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-def load(path: Path) -> Policy:
-    """The policy in a file; raises FileFault with all that is wrong."""
-    return parse(tomlfile.read(path), str(path))
+def load(path: Path, *, lightly: bool = False) -> Policy:
+    """The policy in a file; raises FileFault with all that is wrong.
+
+    `lightly`: files with examples are kept unread, for whoever learns from them.
+    """
+    return parse(tomlfile.read(path), str(path), path.parent, lightly=lightly)
 
 
-def parse(text: str, name: str = "policy") -> Policy:
-    """The policy in a text; raises FileFault with all that is wrong."""
+def parse(
+    text: str, name: str = "policy", folder: Path = Path(), *, lightly: bool = False
+) -> Policy:
+    """The policy in a text; raises FileFault with all that is wrong.
+
+    `folder` is where the files that it names are looked for.
+    """
     written = tomlfile.model(PolicyFile, tomlfile.table(text, name), text, name)
     mistakes = [
         tomlfile.mistake(text, key, message, known) for key, message, known in _faults(written)
     ]
     if mistakes:
         raise FileFault(name, mistakes)
+    digest = hashlib.sha256(text.encode())
+    beside = tuple(folder / entry for entry in written.examples_files)
+    unread = [(str(path), tomlfile.read_bytes(path)) for path in beside]
+    for path, data in unread:
+        digest.update(data)
+        if not lightly:
+            written = with_examples(written, data, path)
+    policy = of(written, name, text, digest.hexdigest()[:12], beside)
+    return msgspec.structs.replace(policy, unread=tuple(unread)) if lightly else policy
+
+
+def with_examples(written: PolicyFile, data: bytes, name: str) -> PolicyFile:
+    """The policy with the examples of another file added; raises FileFault."""
+    text = tomlfile.decoded(data, name)
+    more = tomlfile.model(ExamplesFile, tomlfile.table(text, name), text, name)
+    known = tuple(written.scenarios)
+    mistakes = [
+        tomlfile.mistake(
+            text, ("examples", scenario), f"no such scenario{tomlfile.suggestion(scenario, known)}"
+        )
+        for scenario in more.examples
+        if scenario not in written.scenarios
+    ]
+    if mistakes:
+        raise FileFault(name, mistakes)
+    examples = dict(written.examples)
+    for scenario, added in more.examples.items():
+        own = examples.get(scenario, Examples())
+        examples[scenario] = Examples(
+            direct=own.direct + added.direct, thinking=own.thinking + added.thinking
+        )
+    follow_ups = written.conversation.follow_ups + more.conversation.follow_ups
+    return written.model_copy(
+        update={"examples": examples, "conversation": Conversation(follow_ups=follow_ups)}
+    )
+
+
+def without_examples(policy: Policy) -> Policy:
+    """The policy as it serves: what was learned from is no longer needed, and large."""
+    scenarios = {
+        name: scenario.model_copy(
+            update={"match": scenario.match.model_copy(update={"examples": ()})}
+        )
+        for name, scenario in policy.scenarios.items()
+    }
+    update = {"examples": {}, "conversation": Conversation(), "scenarios": scenarios}
+    return msgspec.structs.replace(policy, file=policy.file.model_copy(update=update), unread=())
+
+
+def of(
+    written: PolicyFile,
+    name: str = "policy",
+    text: str = "",
+    digest: str = "",
+    beside: tuple[Path, ...] = (),
+) -> Policy:
+    """A policy out of what was written, with all worked out that needs no request."""
     presets = _presets(written)
     return Policy(
         name=name,
-        hash=hashlib.sha256(text.encode()).hexdigest()[:12],
+        hash=digest,
         text=text,
+        beside=beside,
         file=written,
         presets=presets,
         personal=frozenset(
@@ -306,7 +460,7 @@ def _is_rule(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value) and set(value) <= set(RULE_WORDS)
 
 
-_Fault = tuple[tuple[str, ...], str, tuple[str, ...]]  # key, message, names known there
+_Fault = tuple[tomlfile.Key, str, tuple[str, ...]]  # key, message, names known there
 
 
 def _faults(written: PolicyFile) -> Iterator[_Fault]:
@@ -315,6 +469,18 @@ def _faults(written: PolicyFile) -> Iterator[_Fault]:
     if written.default_scenario not in written.scenarios:
         hint = tomlfile.suggestion(written.default_scenario, known)
         yield ("default_scenario",), f"no such scenario{hint}", ()
+    for name in written.examples:
+        if name not in written.scenarios:
+            yield ("examples", name), f"no such scenario{tomlfile.suggestion(name, known)}", ()
+    for name, scenario in written.scenarios.items():
+        continued = scenario.match.continues
+        if continued is not None and (continued == name or continued not in written.scenarios):
+            hint = tomlfile.suggestion(continued, [other for other in known if other != name])
+            yield ("scenarios", name, "match", "continues"), f"no such other scenario{hint}", ()
+    for number, test in enumerate(written.tests):
+        if test.scenario not in written.scenarios:
+            hint = tomlfile.suggestion(test.scenario, known)
+            yield ("tests", number, "scenario"), f"{test.scenario}: no such scenario{hint}", ()
     tables: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [
         (("defaults", "direct"), written.defaults.direct),
         (("defaults", "thinking"), written.defaults.thinking),

@@ -104,6 +104,16 @@ class Clock(Protocol):
     def ticks(self) -> float: ...
 
 
+class Sessions(Protocol):
+    """What is remembered of sessions, by their hash. Never blocks and never raises."""
+
+    def scenario(self, session: str) -> str | None:
+        """The scenario that a session was last in, if it is known."""
+
+    def settled(self, session: str, scenario: str) -> None:
+        """The session's last turn was of this scenario."""
+
+
 class AffinityStore(Protocol):
     """Session → backend: the place that sessions will take. Nothing implements or asks it yet."""
 

@@ -45,11 +45,24 @@ class FileFault(Exception):
 
 def read(path: Path) -> str:
     """The text of a file; raises FileFault where it cannot be read."""
+    return decoded(read_bytes(path), str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file; raises FileFault where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
         raise FileFault(str(path), [Mistake("", None, f"cannot be read: {reason}")]) from None
+
+
+def decoded(data: bytes, name: str) -> str:
+    """The text in a file's bytes, its line ends as one character."""
+    try:
+        return data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise FileFault(name, [Mistake("", None, f"cannot be read: {error}")]) from None
 
 
 def table(text: str, name: str) -> dict[str, Any]:

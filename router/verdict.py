@@ -12,7 +12,7 @@ import msgspec
 
 from router import decide, dialects, parse, rewrite, splice
 from router.chat import ChatRequest, Classification, Decision, Endpoint
-from router.classify import Classifier
+from router.classify import Classifier, Recall
 from router.errors import ModelNotFound
 from router.health import Health
 from router.policy import Policy
@@ -107,8 +107,17 @@ class Verdict(msgspec.Struct, frozen=True):
         return told
 
 
-def decide_for(endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Live) -> Verdict:
+def decide_for(
+    endpoint: Endpoint,
+    raw: bytes,
+    headers: parse.Headers,
+    live: Live,
+    recall: Recall | None = None,
+) -> Verdict:
     """Bytes in, decision out. No I/O and no clock: serving and explain both come here.
+
+    `recall` tells the scenario that a session was last in. It is asked only for a turn that
+    says nothing by itself and comes without its history.
 
     Deciding is pure, so a decision is remembered by all that it depends on: apps send
     the same few parameters all day, and only the text and the session differ.
@@ -117,7 +126,7 @@ def decide_for(endpoint: Endpoint, raw: bytes, headers: parse.Headers, live: Liv
     if request.model != "auto":
         check_model(request.model, live)
     hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
-    found = live.classifier.scenario(request, hint)
+    found = live.classifier.scenario(request, hint, recall)
     if found.scenario in live.policy.personal or not parse.is_small(request.signature):
         return Verdict(request, found, _plan(request, found, live.policy))
     key = (

@@ -20,6 +20,7 @@ import structlog
 from router import app as apps
 from router import config as configs
 from router import policy as policies
+from router import trained
 from router.config import Config
 from router.tomlfile import FileFault
 
@@ -52,11 +53,14 @@ class Workers:
         server = self._config.server
         count = (os.cpu_count() or 1) if server.workers == "auto" else server.workers
         try:
-            policy = policies.load(configs.beside(self._config_path, self._config.policy.file))
+            policy = policies.load(
+                configs.beside(self._config_path, self._config.policy.file), lightly=True
+            )
             pools = {backend.pool for backend in self._config.backends}
             if faults := policies.missing_pools(policy, pools):
                 print("\n".join(faults), file=sys.stderr)
                 return 1
+            trained.prepare(policy)
             sockets = apps.listen(server.host, server.port, shared=count > 1)
         except FileFault as fault:
             print(f"scenario-router cannot start: {fault}", file=sys.stderr)

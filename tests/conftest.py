@@ -15,6 +15,14 @@ settings.register_profile("router", deadline=None)
 settings.load_profile("router")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of our own, shared by all routers: each policy is learned from once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCENARIO_ROUTER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def demo_backend() -> Iterator[DemoBackend]:
     with DemoBackend() as running:

@@ -75,7 +75,10 @@ def test_the_readmes_explain_prints_what_the_readme_says(tmp_path: Path) -> None
             text=True,
             check=True,
         )
-        assert ran.stdout.strip() == text.strip()
+        # Likelihoods may differ in a last digit from one processor's arithmetic to another's.
+        told, said = (re.split(r"(\b[01]\.\d\d\b)", whole.strip()) for whole in (ran.stdout, text))
+        assert told[::2] == said[::2]
+        assert list(map(float, told[1::2])) == pytest.approx(list(map(float, said[1::2])), abs=0.05)
 
 
 @pytest.mark.parametrize("text", [text for _, text in blocks("python")])
@@ -90,7 +93,7 @@ def test_toml_blocks_are_sound(text: str) -> None:
         value = tomlfile.table(text, str(path))
         tomlfile.model(configs.Config, value, text, str(path))
     else:
-        policies.parse(text)
+        policies.parse(text, "README.md", ROOT / "policies")
 
 
 def test_the_readmes_table_of_record_fields_is_complete() -> None:

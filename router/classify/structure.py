@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from router.chat import Features
 from router.policy import Policy, Structure
 
@@ -21,7 +19,12 @@ class Shapes:
                 (name, "structure", _worth(policy, name), _describe(scenario.match)),
             )
             for name, scenario in policy.scenarios.items()
-            if scenario.match.says_something
+            if scenario.match.says_something and scenario.match.continues is None
+        ]
+        self._continuing = [
+            (scenario.match.continues, name, scenario.match, _describe(scenario.match))
+            for name, scenario in policy.scenarios.items()
+            if scenario.match.continues is not None
         ]
         self._gates = {
             name: scenario.match.require
@@ -32,14 +35,25 @@ class Shapes:
     def found(self, seen: Features) -> list[Evidence]:
         return [evidence for rule, evidence in self._rules if _holds(rule, seen)]
 
-    def admitted(self, evidence: Iterable[Evidence], seen: Features) -> list[Evidence]:
+    def continuing(self, scenario: str, seen: Features) -> tuple[str, str] | None:
+        """Which scenario takes this one's place within a conversation, and why."""
+        for continued, name, rule, signal in self._continuing:
+            if continued == scenario and _holds(rule, seen):
+                return name, signal
+        return None
+
+    def admitted(self, evidence: list[Evidence], seen: Features) -> list[Evidence]:
         """The evidence for scenarios whose gate, if they have one, lets this request in."""
         gates = self._gates
-        if not gates:
-            return list(evidence)
+        if not gates or not evidence:
+            return evidence
         return [
             entry for entry in evidence if entry[0] not in gates or _holds(gates[entry[0]], seen)
         ]
+
+    def shut(self, seen: Features) -> list[str]:
+        """The scenarios whose gate keeps this request out."""
+        return [name for name, gate in self._gates.items() if not _holds(gate, seen)]
 
 
 def _worth(policy: Policy, scenario: str) -> float:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import ahocorasick_rs
 import re2
 
-from router.classify.features import fold
+from router.classify.features import fold, fold_pattern
 from router.classify.structure import Evidence
 from router.policy import Match, Policy
 from router.policy import Words as ThinkingWords
@@ -25,7 +25,11 @@ _THOUGHT = ""
 
 class Found(NamedTuple):
     evidence: tuple[Evidence, ...]
-    wants_thought: bool
+    thought: int  # how many of the policy's words for thinking stand there
+
+    @property
+    def wants_thought(self) -> bool:
+        return self.thought > 0
 
 
 class _Keyword(NamedTuple):
@@ -64,7 +68,7 @@ class Words:
     def found(self, text: str) -> Found:
         """Evidence in a folded text; a word counts once, however often it stands there."""
         evidence: dict[Evidence, None] = {}
-        wants_thought = False
+        thought: set[int] = set()
         for index, start, end in self._automaton.find_matches_as_indexes(text, overlapping=True):
             keyword = self._keywords[index]
             if keyword.left and start and _is_word(text[start - 1]):
@@ -72,17 +76,17 @@ class Words:
             if keyword.right and end < len(text) and _is_word(text[end]):
                 continue
             if keyword.evidence[0] == _THOUGHT:
-                wants_thought = True
+                thought.add(index)
             else:
                 evidence[keyword.evidence] = None
         if self._filter is not None:
             for index in self._filter.Match(text) or ():
                 pattern = self._patterns[index]
                 if pattern[0] == _THOUGHT:
-                    wants_thought = True
+                    thought.add(-1 - index)
                 else:
                     evidence[pattern] = None
-        return Found(tuple(evidence), wants_thought)
+        return Found(tuple(evidence), len(thought))
 
 
 def _signal(number: int, pattern: str) -> str:
@@ -118,6 +122,6 @@ def _pattern_filter(patterns: list[str]) -> re2.Filter | None:
     options.log_errors = False
     compiled = re2.Filter()
     for pattern in patterns:
-        compiled.Add(pattern, options)
+        compiled.Add(fold_pattern(pattern), options)
     compiled.Compile()
     return compiled

@@ -9,18 +9,23 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
-#: verb → one line about it. Each is a module here with `add(parser)` and `run(args)`.
+#: verb → one line about it. Each has a module here with `add(parser)` and `run(args)`.
 VERBS = {
     "serve": "start the router",
     "up": "start the router and a local model server with it",
     "check": "is this configuration, are these policies, sound?",
     "explain": "what would this request get, and why? (no network needed)",
+    "eval": "how well are labelled prompts told apart? (no network needed)",
+    "suggest": "which keywords and examples would cure these mistakes? (no network needed)",
     "schema": "print the JSON Schema of config, policy or record",
     "status": "ask a running router how it is",
     "reload": "make a running router take its policy file anew",
     "version": "print versions",
 }
+#: the modules that are not called like their verb: `eval` is Python's own word
+_MODULES = {"eval": "evaluate"}
 
 
 def parser(wanted: str = "") -> argparse.ArgumentParser:
@@ -34,15 +39,19 @@ def parser(wanted: str = "") -> argparse.ArgumentParser:
         sub = verbs.add_parser(verb, help=text, description=text[0].upper() + text[1:] + ".")
         sub.add_argument("--json", action="store_true", help="answer in JSON")
         if verb == wanted:
-            importlib.import_module(f"router.commands.{verb}").add(sub)
+            _module(verb).add(sub)
     return top
+
+
+def _module(verb: str) -> ModuleType:
+    return importlib.import_module(f"router.commands.{_MODULES.get(verb, verb)}")
 
 
 def run(arguments: Sequence[str]) -> int:
     wanted = next((word for word in arguments if word in VERBS), "")
     args = parser(wanted).parse_args(arguments)
     try:
-        return int(importlib.import_module(f"router.commands.{args.verb}").run(args))
+        return int(_module(args.verb).run(args))
     except BrokenPipeError:
         sys.stderr.close()
         return 0

@@ -8,45 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from router import app as apps
-from router import config as configs
 from router import dialects
 from router import explain as explaining
-from router import policy as policies
 from router.chat import Endpoint
-from router.commands import options
-from router.config import Backend
+from router.commands import offline
 from router.errors import RouterError
-from router.ports import AnswerListener, Attempt
-from router.tomlfile import FileFault
 from router.verdict import decide_for
 
 _ENDPOINTS = {e.value: e for e in Endpoint if e is not Endpoint.OTHER}
 
 
-class Unconnected:
-    """A backend that is only talked about."""
-
-    inflight = 0
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    def send(
-        self,
-        head: bytes,
-        body: bytes,
-        method: bytes,
-        listener: AnswerListener,
-        *,
-        fresh: bool = False,
-    ) -> Attempt:
-        raise RuntimeError("explain sends nothing")
-
-
 def add(parser: argparse.ArgumentParser) -> None:
-    options.add_config(parser)
-    parser.add_argument("--policy", help="explain under this policy file")
+    offline.add(parser, "explain under this policy file")
     parser.add_argument(
         "--dialect",
         choices=sorted(dialects.DIALECTS),
@@ -66,22 +39,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    config = options.load(args)
-    if config is None:
+    live = offline.live(args, dialect=args.dialect)
+    if live is None:
         return 1
-    try:
-        policy = policies.load(configs.beside(args.config, config.policy.file))
-    except FileFault as fault:
-        print(fault, file=sys.stderr)
-        return 1
-    backends = tuple(
-        backend.model_copy(update={"dialect": args.dialect})
-        if backend.dialect == "auto"
-        else backend
-        for backend in config.backends
-    )
-    config = config.model_copy(update={"backends": backends})
-    live = apps.live_of(config, policy, apps.slots_of(config, Unconnected))
     pairs = (header.partition(":") for header in args.header)
     headers = {name.strip().lower().encode(): value.strip().encode() for name, _, value in pairs}
     try:

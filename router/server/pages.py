@@ -7,6 +7,7 @@ deployment has, do without it and without its 13 MB (plain.py).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import os
@@ -18,11 +19,13 @@ import orjson
 import structlog
 from aiohttp import web
 
-from router import __version__
+from router import __version__, policycheck, tomlfile
 from router import policy as policies
 from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, RouterError
 from router.explain import told
+from router.policy import Policy
+from router.policycheck import Finding
 from router.server.plain import not_found
 from router.server.statuspage import PAGE
 from router.tomlfile import FileFault
@@ -195,9 +198,10 @@ class Pages:
         )
 
     async def _validate(self, request: web.Request) -> web.Response:
+        """Whether a reload would take this text, and what `check` would say of it."""
         try:
             text = (await request.read()).decode()
-            policy = policies.parse(text, "policy")
+            policy, findings = await asyncio.to_thread(self._judged, text)
         except UnicodeDecodeError:
             return _json({"valid": False, "mistakes": [{"message": "not UTF-8"}]}, status=400)
         except FileFault as fault:
@@ -205,7 +209,21 @@ class Pages:
                 {"path": m.path, "line": m.line, "message": m.message} for m in fault.mistakes
             ]
             return _json({"valid": False, "mistakes": mistakes}, status=400)
-        return _json({"valid": True, "hash": policy.hash, "scenarios": list(policy.scenarios)})
+        return _json(
+            {
+                "valid": True,
+                "hash": policy.hash,
+                "scenarios": list(policy.scenarios),
+                "tests": len(policy.file.tests),
+                "findings": [finding.told() for finding in findings],
+            }
+        )
+
+    def _judged(self, text: str) -> tuple[Policy, list[Finding]]:
+        policy = policies.parse(text, "policy", self._app.policy_path.parent)
+        self._app.keeper.prepared(policy)
+        beside = {str(path): tomlfile.read(path) for path in policy.beside}
+        return policy, policycheck.findings(policy, self._app.config.backends, beside)
 
     async def _reload(self, request: web.Request) -> web.Response:
         error = await self._app.keeper.reload()

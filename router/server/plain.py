@@ -151,6 +151,12 @@ class Plain:
                 (),
                 [((), app.keeper.loaded_at)],
             ),
+            Gauge(
+                "policy_last_reload_successful",
+                "0 while the policy file is refused, or fails its own tests.",
+                (),
+                [((), float(app.keeper.last_error is None))],
+            ),
             Gauge("log_written_lines", "Records on disk.", (), [((), journal.written)]),
             Gauge("log_dropped_lines", "Records lost to the disk.", (), [((), journal.dropped)]),
         ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,9 +72,8 @@ class Product:
         elif policy is not None:
             write_toml(policy_path, policy)
         else:
-            policy_path.write_text(
-                (ROOT / "policies" / "default.toml").read_text(encoding="utf-8"), encoding="utf-8"
-            )
+            shutil.copy(ROOT / "policies" / "default.toml", policy_path)
+            shutil.copytree(ROOT / "policies" / "examples", folder / "examples", dirs_exist_ok=True)
         whole["policy"] = {"file": str(policy_path), **whole.get("policy", {})}
         config_path = write_toml(folder / "config.toml", whole)
         process = subprocess.Popen(

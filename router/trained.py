@@ -1,0 +1,117 @@
+"""The weights of a policy's learned stage: from the cache, or fitted now.
+
+In: a policy. Out: its weights. Fitting takes a second or two of processor time and numpy,
+so it happens in a process of its own, and what it finds is kept in a file named after all
+that it depends on: the next start, and every other worker, reads that.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from router import lesson
+from router.classify.learned import FORMAT, Weights
+from router.lesson import Answer
+from router.policy import Policy
+from router.tomlfile import FileFault, Mistake
+
+_TIMEOUT_S = 120.0
+_KEPT_FILES = 40
+
+_kept = msgspec.msgpack.Decoder(Weights | None).decode
+_answer = msgspec.msgpack.Decoder(Answer).decode
+
+
+class FitFailed(Exception):
+    """The examples could not be learned from; why, in words."""
+
+
+def weights(policy: Policy) -> Weights | None:
+    """The weights for a policy; None where it has too few examples.
+
+    Raises FitFailed, and FileFault for a file with examples that is wrong.
+    """
+    if not lesson.has_examples(policy):
+        return None
+    place = _place(policy)
+    with suppress(OSError, msgspec.DecodeError):  # not there, or cut short: made again
+        found = _kept(place.read_bytes())
+        if found is None or found.format == FORMAT:
+            return found
+    answer = _fitted(lesson.task(policy))
+    if answer.mistakes:
+        raise FileFault(answer.faulty, [Mistake(*mistake) for mistake in answer.mistakes])
+    _keep({place.name, _name(answer.known_as)}, msgspec.msgpack.encode(answer.weights))
+    return answer.weights
+
+
+def prepare(policy: Policy) -> None:
+    """Have the weights in the cache, so that whoever asks next need not wait. Raises FileFault."""
+    if not lesson.has_examples(policy) or _place(policy).exists():
+        return
+    with suppress(FitFailed):  # who needs the weights will say so
+        weights(policy)
+
+
+def folder() -> Path:
+    """Where weights are kept: `SCENARIO_ROUTER_CACHE`, else the user's cache."""
+    given = os.environ.get("SCENARIO_ROUTER_CACHE")
+    if given:
+        return Path(given)
+    user = os.environ.get("XDG_CACHE_HOME")
+    return (Path(user) if user else Path.home() / ".cache") / "scenario-router"
+
+
+def _place(policy: Policy) -> Path:
+    return folder() / _name(lesson.digest(policy))
+
+
+def _name(digest: str) -> str:
+    return f"{digest}.weights"
+
+
+def _fitted(task: bytes) -> Answer:
+    # The very code that runs here, wherever it was imported from.
+    here = str(Path(__file__).parent.parent)
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "router.fit"],
+            env={**os.environ, "PYTHONPATH": path},
+            input=task,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode == 0:
+            return _answer(done.stdout)
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+        raise FitFailed(f"learning from the examples failed: {error}") from None
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    raise FitFailed(f"learning from the examples failed: {lines[-1] if lines else 'killed'}")
+
+
+def _keep(names: set[str], made: bytes) -> None:
+    """Put the weights in the cache, whole or not at all; without one, the next start fits again."""
+    kept_in = folder()
+    with suppress(OSError):
+        kept_in.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            handle, draft = tempfile.mkstemp(dir=kept_in)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(made)
+                os.replace(draft, kept_in / name)
+            except OSError:
+                os.unlink(draft)
+                raise
+        old = sorted(kept_in.glob("*.weights"), key=lambda found: found.stat().st_mtime)
+        for outdated in old[:-_KEPT_FILES]:
+            outdated.unlink()
