@@ -8,6 +8,7 @@ import string
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 import bodies
@@ -17,6 +18,7 @@ from processes import free_port
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
+POLICY = REPOSITORY / "policies" / "default.toml"
 BACKEND_MODEL = "mock-model"
 
 
@@ -102,12 +104,34 @@ def router_off(mock_port: int, folder: Path) -> Peer:
     )
 
 
+def router_words(mock_port: int, folder: Path) -> Peer:
+    """The shipped policy without its examples: told apart by words and shapes alone."""
+    policy = folder / "words.toml"
+    lines = POLICY.read_text(encoding="utf-8").splitlines(keepends=True)
+    # The promises are about the whole policy, so they go as well.
+    kept = takewhile(lambda line: line != "[[tests]]\n", lines)
+    policy.write_text(
+        "".join(line for line in kept if not line.startswith("examples_files")), encoding="utf-8"
+    )
+    about = "one worker, words and shapes alone: a policy without examples"
+    return _router("router_words", about, mock_port, folder, headers={}, policy=policy)
+
+
 def _router(
-    name: str, about: str, mock_port: int, folder: Path, *, headers: Mapping[str, str]
+    name: str,
+    about: str,
+    mock_port: int,
+    folder: Path,
+    *,
+    headers: Mapping[str, str],
+    policy: Path = POLICY,
 ) -> Peer:
     port = free_port()
     config = folder / "config.toml"
-    config.write_text(router_config(port=port, mock_port=mock_port, log_folder=folder / "logs"))
+    written = router_config(
+        port=port, mock_port=mock_port, log_folder=folder / "logs", policy=policy
+    )
+    config.write_text(written)
     return Peer(
         name=name,
         about=about,
@@ -119,9 +143,8 @@ def _router(
     )
 
 
-def router_config(*, port: int, mock_port: int, log_folder: Path) -> str:
+def router_config(*, port: int, mock_port: int, log_folder: Path, policy: Path = POLICY) -> str:
     """A deployment like any other: only addresses and folders are named, the rest is default."""
-    policy = REPOSITORY / "policies" / "default.toml"
     quoted = json.dumps  # a JSON string is a TOML string
     return f"""\
 [server]
@@ -143,6 +166,7 @@ dir = {quoted(str(log_folder))}
 
 
 LINEUP: dict[str, Callable[[int, Path], Peer]] = {
-    build.__name__: build for build in (direct, nginx, naive_aiohttp, router, router_off)
+    build.__name__: build
+    for build in (direct, nginx, naive_aiohttp, router, router_words, router_off)
 }
 YARDSTICKS = ("direct", "nginx")  # in every run: latencies and CPU are compared with them

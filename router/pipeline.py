@@ -562,7 +562,8 @@ class Exchange:
         )
         lines = [start + self.request_id.encode()]
         if self._sent_at is not None:
-            lines.append(b"x-router-overhead-ms: %.3f" % ((self._sent_at - self.started) * 1e3))
+            whole, part = divmod(int((self._sent_at - self.started) * 1e6 + 0.5), 1000)
+            lines.append(b"x-router-overhead-ms: %d.%03d" % (whole, part))
         if self.warnings:
             lines.append(b"x-router-warnings: " + heads.ascii_line("; ".join(self.warnings)))
         if verdict is not None and b"x-router-debug" in self.order.http.fields:
@@ -623,7 +624,7 @@ class Exchange:
             endpoint=order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path),
             policy=self.live.policy.hash,
             warnings=self.warnings,
-            total_ms=round(total_s * 1e3, 3),
+            total_ms=_ms(total_s),
             status=self._status,
             outcome=self._outcome,
             error_code=self._error_code,
@@ -636,7 +637,7 @@ class Exchange:
             record.dialect = slot.dialect.name
             record.retries = self._attempts - 1
         if sent_at is not None:
-            record.overhead_ms = round((sent_at - self.started) * 1e3, 3)
+            record.overhead_ms = _ms(sent_at - self.started)
         if self.verdict is not None:
             self._describe(record, self.verdict)
         if self._is_read:
@@ -651,7 +652,7 @@ class Exchange:
         record.pool = decision.pool
         record.scenario = found.scenario
         record.source = found.source
-        record.confidence = round(found.confidence, 3)
+        record.confidence = int(found.confidence * 1e3 + 0.5) / 1e3
         record.signals = found.signals + decision.because if decision.because else found.signals
         record.lang = found.lang
         record.turns = request.turns
@@ -660,7 +661,7 @@ class Exchange:
         record.thinking = decision.thinking
         record.params = self._told.line if self._told is not None else params_line(decision, {})
         if self._classify_us is not None:
-            record.classify_us = round(self._classify_us, 1)
+            record.classify_us = int(self._classify_us * 10 + 0.5) / 10
 
     def _describe_answer(self, record: Record, total_s: float) -> None:
         if isinstance(self._passage, relay.Stream):
@@ -675,9 +676,14 @@ class Exchange:
         record.finish_reason = tally.finish_reason
         if first is not None:
             ttft_s = first - self.started
-            record.ttft_ms = round(ttft_s * 1e3, 3)
+            record.ttft_ms = _ms(ttft_s)
             if tally.output_tokens is not None and tally.output_tokens > 1 and self.is_stream:
-                record.tpot_ms = round((total_s - ttft_s) * 1e3 / (tally.output_tokens - 1), 3)
+                record.tpot_ms = _ms((total_s - ttft_s) / (tally.output_tokens - 1))
+
+
+def _ms(seconds: float) -> float:
+    """Milliseconds, three digits behind the point: a third of what round() takes."""
+    return int(seconds * 1e6 + 0.5) / 1e3
 
 
 def _model_of(body: bytes) -> str:

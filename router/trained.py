@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,14 +103,12 @@ def _keep(names: set[str], made: bytes) -> None:
     with suppress(OSError):
         kept_in.mkdir(parents=True, exist_ok=True)
         for name in names:
-            handle, draft = tempfile.mkstemp(dir=kept_in)
+            draft = kept_in / f".{name}.{os.getpid()}"
             try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(made)
+                draft.write_bytes(made)
                 os.replace(draft, kept_in / name)
-            except OSError:
-                os.unlink(draft)
-                raise
+            finally:
+                draft.unlink(missing_ok=True)
         old = sorted(kept_in.glob("*.weights"), key=lambda found: found.stat().st_mtime)
         for outdated in old[:-_KEPT_FILES]:
             outdated.unlink()

@@ -106,7 +106,44 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         while data:
-            data = self._read_body(data) if self.head is not None else self._read_head(data)
+            if self.head is not None:
+                data = self._read_body(data)
+            elif self._head_size or self._is_begun or (rest := self._read_plain(data)) is None:
+                data = self._read_head(data)
+            else:
+                data = rest
+
+    def _read_plain(self, data: bytes) -> bytes | None:
+        """Take a request that came whole and is like nearly all; what lies behind it.
+
+        None, and nothing taken, for any other: llhttp reads that, and judges it. A request is
+        like nearly all if it is a POST with one length, one host, and header lines of the
+        plainest form, of which most were seen before. A third of what llhttp's callbacks cost.
+        """
+        end = data.find(b"\r\n\r\n")
+        if not data.startswith(b"POST /") or end < 0 or end + 4 > self._head_limit:
+            return None
+        first, *lines = data[:end].split(b"\r\n")
+        target = _PLAIN_REQUEST.fullmatch(first)
+        if target is None:
+            return None
+        headers = []
+        for line in lines:
+            header = _plain_header(line) if len(line) < 256 else _plain_header.__wrapped__(line)
+            if header is None:
+                return None
+            headers.append(header)
+        fields = dict(headers)
+        length = fields.get(b"content-length")
+        if length is None or len(fields) != len(headers) or b"host" not in fields:
+            return None
+        size = int(length)
+        start = end + 4
+        if size > self._body_limit or len(data) < start + size:
+            return None
+        body = data[start : start + size]
+        self.ready.append(Request(b"POST", target[1], headers, fields, False, True, body))
+        return data[start + size :]
 
     def _read_head(self, data: bytes) -> bytes:
         """Read up to the end of a head and no further; what lies behind it."""
@@ -255,6 +292,27 @@ class RequestReader:
         # llhttp wraps what a callback raises, so it is kept here for `feed`.
         self._fault = fault
         raise fault
+
+
+_PLAIN_REQUEST = re.compile(rb"POST (/[A-Za-z0-9/._~%?&=:@!$'()*+,;-]*) HTTP/1\.1")
+#: no odd white space, no bytes but ASCII: how lines look that anybody means
+_PLAIN_HEADER = re.compile(rb"([A-Za-z0-9-]+): ([!-~](?:[ -~]*[!-~])?)")
+_PLAIN_LENGTH = re.compile(rb"0|[1-9]\d{0,11}")
+#: what changes how a message is framed or answered
+_NOT_PLAIN = HOP_BY_HOP | {b"expect", b"http2-settings"}
+
+
+@lru_cache(maxsize=1024)
+def _plain_header(line: bytes) -> Header | None:
+    found = _PLAIN_HEADER.fullmatch(line)
+    if found is None:
+        return None
+    name, value = found[1].lower(), found[2]
+    if name in _NOT_PLAIN and (name != b"connection" or value.lower() != b"keep-alive"):
+        return None
+    if name == b"content-length" and _PLAIN_LENGTH.fullmatch(value) is None:
+        return None
+    return name, value
 
 
 def _head_too_large(limit: int) -> HeadTooLarge:

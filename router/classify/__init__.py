@@ -41,8 +41,8 @@ from router.policy import Policy
 #: turns remembered at most, all forgotten at once; and how long one may be
 _REMEMBERED = 512
 _REMEMBERED_CHARS = 500
-#: follow-ups less likely than this change nothing
-_SURELY_NEW = 0.05
+#: turns less likely than this to be follow-ups speak for themselves
+_SURELY_NEW = 0.2
 #: what a session's remembered scenario counts for, where the messages do not tell it
 _RECALLED = 0.9
 
@@ -195,8 +195,6 @@ class Classifier:
         folded = features.fold(previous.text)
         reading = self.learned.read(f"{folded}\n{seen.text}", previous.chars + 1 + seen.chars)
         joined = self._by_scenario(reading.log_odds)
-        for scenario, _, worth, _ in self._words.found(folded).evidence:
-            joined[self._index[scenario]] += worth / 2  # a quarter of it in the end
         log_odds = [
             odds if alone == -inf else odds + (together - alone) / 2
             for odds, alone, together in zip(view.log_odds, view.learned, joined, strict=True)

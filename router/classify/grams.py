@@ -16,33 +16,34 @@ Key = str | tuple[str, str]
 
 HEAD_CHARS = 60
 TAIL_CHARS = 40
-_BEGINNINGS = (4, 6)
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\w|[^\s\w]|\n")
+_BEGINNINGS = tuple(re.compile(rf"\b[a-z]{{{length}}}(?=[a-z])") for length in (4, 6))
 _CODE_MARKS = frozenset("{}();=<>[]")
+
+_LONG = tuple(f"#long {bits}" for bits in range(64))
+_LINES = tuple(f"#lines {count}" for count in range(5))
+_NUMBERS = tuple(f"#numbers {count}" for count in range(5))
+_CODE = tuple(f"#code {count}" for count in range(5))
 
 
 def of(text: str, chars: int) -> set[Key]:
     """The keys of a folded text. `chars`: the length of the whole text, if this is a part."""
     if len(text) > HEAD_CHARS + TAIL_CHARS:
         text = text[:HEAD_CHARS] + "\n" + text[-TAIL_CHARS:]
-    words = ["^", *_WORD.findall(_NUMBER.sub("0", text)), "$"]
+    text = _NUMBER.sub("0", text)
+    words = ["^", *_WORD.findall(text), "$"]
     keys: set[Key] = set(words)
     marks = len(keys & _CODE_MARKS)
     keys.update(pairwise(words))
-    long_words = [word for word in words if len(word) > _BEGINNINGS[0]]
-    for length in _BEGINNINGS:
-        keys.update([f"~{word[:length]}" for word in long_words if len(word) > length])
+    for beginning in _BEGINNINGS:
+        keys.update(beginning.findall(text))
     if len(words) > 3:
         keys.add("^" + words[2])
     lines, numbers = words.count("\n"), words.count("0")
-    keys.update(
-        (
-            f"#long {chars.bit_length()}",
-            f"#lines {min(4, lines)}",
-            f"#numbers {min(4, numbers)}",
-            f"#code {min(4, marks)}",
-        )
-    )
+    keys.add(_LONG[chars.bit_length()])
+    keys.add(_LINES[min(4, lines)])
+    keys.add(_NUMBERS[min(4, numbers)])
+    keys.add(_CODE[min(4, marks)])
     return keys

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from router.config import Backend
 from router.policy import Policy
-from router.policycheck import examples, matches, presets
+from router.policycheck import presets
 from router.policycheck.finding import Finding
 from router.policycheck.presets import without_backend
 from router.policycheck.promises import broken
@@ -26,6 +26,9 @@ def findings(
 
     `beside`: the texts of the files that the policy names.
     """
+    # Only who looks for findings needs these; a router that serves never does.
+    from router.policycheck import examples, matches
+
     found = [
         *matches.findings(policy),
         *presets.findings(policy, backends),
