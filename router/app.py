@@ -276,7 +276,7 @@ class App:
         self.loop = asyncio.get_running_loop()
         self.started_at = time.time()
         self.metrics = Metrics()
-        self.policy_path = configs.beside(config_path, config.policy.file)
+        self.policy_path = configs.policy_path(config_path, config)
         taken = signature_of([self.policy_path])
         policy = policies.load(self.policy_path, lightly=True)
         taken += signature_of(policy.beside)

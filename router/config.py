@@ -228,6 +228,14 @@ def load(
     return config
 
 
+def policy_path(path: Path, config: Config) -> Path:
+    """Where the policy is; the one that was installed with us where none is named or there."""
+    found = beside(path, config.policy.file)
+    ours = Path(__file__).with_name("default_policy.toml")
+    is_left_open = "file" not in config.policy.model_fields_set
+    return ours if is_left_open and not found.exists() and ours.exists() else found
+
+
 def beside(path: Path, name: str) -> Path:
     """A path from the file, relative to the file's folder."""
     return path.parent.absolute() / name

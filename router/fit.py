@@ -42,7 +42,7 @@ _BLOCK = 512
 _OFTEN = 40
 _STEPS = 500
 #: as many of the guesses must be right for guessing to pay, and so many are enough to tell
-_WORTH_A_GUESS = 0.4
+_WORTH_A_GUESS = 0.3
 _ENOUGH = 20
 
 
@@ -288,8 +288,8 @@ class _Judge:
     def abstain_threshold(self, slope: float, offsets: Sequence[float]) -> float:
         """The likelihood under which a guess costs more than it brings.
 
-        A wrong preset costs more than the default one, a right one brings more; at two right
-        in five, guesses under the threshold taken together, it comes to nothing.
+        A wrong preset costs a little against the default one, a right one brings more: with
+        three right in ten, guesses under the threshold taken together, it comes to nothing.
         """
         scores = self.scores[self.labelled, :-2]
         likely = _softmax(slope * scores + np.array(offsets) + self.evidence[self.labelled])

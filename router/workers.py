@@ -54,7 +54,7 @@ class Workers:
         count = (os.cpu_count() or 1) if server.workers == "auto" else server.workers
         try:
             policy = policies.load(
-                configs.beside(self._config_path, self._config.policy.file), lightly=True
+                configs.policy_path(self._config_path, self._config), lightly=True
             )
             pools = {backend.pool for backend in self._config.backends}
             if faults := policies.missing_pools(policy, pools):

@@ -418,3 +418,22 @@ def test_a_schema_can_be_made_of_every_file_and_names_what_it_describes(
         assert table["additionalProperties"] is False
         for name, field in table["properties"].items():
             assert field.get("description") or "$ref" in field or "default" in field, name
+
+
+def test_the_policy_that_was_installed_serves_where_none_is_named_or_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "installed"
+    installed.mkdir()
+    (installed / "default_policy.toml").touch()
+    monkeypatch.setattr(config, "__file__", str(installed / "config.py"))
+    here = tmp_path / "config.toml"
+    backends = {"backends": [{"name": "a", "url": "http://127.0.0.1:1"}]}
+    open_ = config.Config.model_validate(backends)
+    named = config.Config.model_validate({**backends, "policy": {"file": "policies/default.toml"}})
+
+    assert config.policy_path(here, open_) == installed / "default_policy.toml"
+    assert config.policy_path(here, named) == tmp_path / "policies" / "default.toml"
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "default.toml").touch()
+    assert config.policy_path(here, open_) == tmp_path / "policies" / "default.toml"

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     config = options.load(args)
     if config is None:
         return 1
-    path = configs.beside(args.config, config.policy.file)
+    path = configs.policy_path(args.config, config)
     policy = None
     try:
         policy = policies.load(path)

@@ -60,7 +60,7 @@ def live(args: argparse.Namespace, *, dialect: str | None = None) -> Live | None
         )
         config = config.model_copy(update={"backends": backends})
     try:
-        policy = policies.load(configs.beside(args.config, config.policy.file), lightly=True)
+        policy = policies.load(configs.policy_path(args.config, config), lightly=True)
         return apps.live_of(config, policy, apps.slots_of(config, Unconnected))
     except FileFault as fault:
         print(fault, file=sys.stderr)

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     config = options.load(args)
     if config is None:
         return 1
-    path = configs.beside(args.config, config.policy.file)
+    path = configs.policy_path(args.config, config)
     try:
         policy = policies.load(path)
         if args.write is not None and (why := _unwritable(args, path, policy)):
