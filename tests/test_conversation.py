@@ -110,21 +110,14 @@ def test_a_turn_between_is_read_along_with_the_one_before() -> None:
     assert said(READER, chat, text).scenario == "chat"
 
 
-def test_a_keyword_in_the_turn_before_has_a_voice_and_the_last_turn_a_louder_one() -> None:
+def test_keywords_vote_in_the_last_turn_alone() -> None:
     reader = taught.classifier(taught.taught(), scenarios=KEYWORD)
     plain = "Where should I go with my refund this weekend?"
     other = "Where should I go with my parents this weekend?"
     job = "Do you have a good idea for a dinner?"
 
-    def shares(first: str, second: str) -> tuple[float, float]:
-        """How likely chat is, without the keyword and with it."""
-        return said(READER, first, second).confidence, said(reader, first, second).confidence
-
-    before, before_spoken = shares(plain, job)
-    last, last_spoken = shares(other, plain)
-    assert before_spoken < before
-    assert last_spoken < last
-    assert last - last_spoken > before - before_spoken
+    assert said(reader, plain, job).confidence == said(READER, plain, job).confidence
+    assert said(reader, other, plain).confidence < said(READER, other, plain).confidence
 
 
 def test_a_follow_up_thinks_as_the_job_before_it_does() -> None:

@@ -25,6 +25,10 @@ FORMAT = 1
 #: words for thinking that count; more say no more
 MOST_WORDS = 3
 _OFFSET = 1 << 15
+#: keys that nearly every text has: its two ends and its shape
+_COMMON_KEYS = 8
+#: known keys beyond those from which a text is judged in full
+_WELL_KNOWN = 6
 _JOINT = "\t"  # no key has one inside
 
 
@@ -98,12 +102,21 @@ class Learned:
             for value, constant in zip(sums, weights.constant, strict=True)
         ]
         *own, follow, think = scores
-        slope = weights.slope
+        share = familiarity(known)
+        slope = weights.slope * share
         log_odds = [
             slope * score + offset for score, offset in zip(own, weights.offsets, strict=True)
         ]
         follows = weights.follows.probability(follow) if weights.follows is not None else 0.0
         return Reading(tuple(log_odds), follows, think)
+
+
+def familiarity(known: int) -> float:
+    """How far a text with so many known keys is judged by them, 0..1.
+
+    Of a text in no known words only its shape would speak, and with a loud voice.
+    """
+    return min(1.0, max(0.0, (known - _COMMON_KEYS) / _WELL_KNOWN))
 
 
 def key_text(key: grams.Key) -> str:
