@@ -23,6 +23,14 @@ def run(args: argparse.Namespace) -> int:
     print(f"scenario-router {status['version']}, up {status['uptime_s']:.0f} s")
     print(f"{'ready' if status['ready'] else 'not ready: ' + status['reason']}")
     print(f"policy {status['policy']['hash']} ({status['policy']['file']})")
+    learned = status["policy"]["learned"]
+    if learned is None:
+        print("  nothing learned: requests are told apart by words and shapes alone")
+    else:
+        print(
+            f"  learned from examples; of {learned['examples']:.0f} left out, "
+            f"{learned['accuracy']:.0%} are told right"
+        )
     if status["policy"]["last_error"]:
         print(f"  last change refused: {status['policy']['last_error']}")
     for backend in status["backends"]:

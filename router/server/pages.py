@@ -146,6 +146,7 @@ class Pages:
     async def _status(self, request: web.Request) -> web.Response:
         app = self._app
         live = app.pipeline.live
+        learned = live.classifier.learned
         is_ready, reason = app.is_ready()
         return _json(
             {
@@ -161,6 +162,8 @@ class Pages:
                     "scenarios": list(live.policy.scenarios),
                     "loaded_at": app.keeper.loaded_at,
                     "last_error": app.keeper.last_error,
+                    # on examples that were left out of the fit; null: words and shapes alone
+                    "learned": None if learned is None else dict(learned.weights.measured),
                 },
                 "backends": [
                     {

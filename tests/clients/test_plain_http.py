@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -206,3 +208,17 @@ def test_keys_that_nobody_knows_go_on_as_they_came(port: int, backend: ScriptedB
     sent = backend.requests[0].body.decode()
     assert kept in sent
     assert made_up in sent
+
+
+def test_the_status_tells_what_was_learned(router: Product) -> None:
+    learned = router.get("/router/status")["policy"]["learned"]
+    told = subprocess.run(
+        [sys.executable, "-m", "router", "status", "--url", router.url],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert learned["examples"] > 500
+    assert 0.6 < learned["accuracy"] < 1
+    assert "learned from examples" in told
