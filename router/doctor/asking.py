@@ -1,0 +1,100 @@
+"""One small question to a server, and what came back; bounded in time and size.
+
+A fresh connection each: what is asked about is the server, not its keep-alive.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Self
+
+import httpx
+import msgspec
+import orjson
+
+_BODY_LIMIT = 1 << 20
+_TOLD = 160
+
+
+class DoctorError(Exception):
+    """The backend cannot be examined; the text says why, for whoever asked."""
+
+
+class NoAnswer(Exception):
+    """One question got no whole answer."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    server: str  # its Server header
+    body: bytes
+
+    def json(self) -> Any:
+        """The body's document; None where it is none."""
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return None
+
+    def told(self) -> str:
+        """The status, and what an error says in whatever shape it comes."""
+        document = self.json()
+        said = document
+        if isinstance(document, dict):
+            said = document.get("error") or document.get("detail") or document
+            if isinstance(said, dict) and isinstance(said.get("message"), str):
+                said = said["message"]
+        if not isinstance(said, str):
+            said = self.body.decode(errors="replace") if said is None else orjson.dumps(said)
+        text = said.decode() if isinstance(said, bytes) else said
+        return f"{self.status} {' '.join(text.split())[:_TOLD]}".rstrip()
+
+
+class Asker:
+    """Asks one server, one question at a time."""
+
+    def __init__(self, url: str, *, key: str | None = None, timeout_s: float = 30.0) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
+        self.timeout_s = timeout_s
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise DoctorError("the key holds what no header can carry")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._client = httpx.Client(
+            headers=headers,
+            timeout=timeout_s,
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+
+    def get(self, path: str) -> Answer:
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: bytes) -> Answer:
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> Answer:
+        headers = {} if body is None else {"content-type": "application/json"}
+        deadline = time.monotonic() + self.timeout_s
+        late = f"no answer within {self.timeout_s:g} s"
+        try:
+            with self._client.stream(
+                method, self.url + path, content=body, headers=headers
+            ) as reply:
+                read = b""
+                for piece in reply.iter_bytes():
+                    read += piece
+                    if time.monotonic() > deadline:
+                        raise NoAnswer(late)
+                    if len(read) > _BODY_LIMIT:
+                        raise NoAnswer("an answer of more than a megabyte")
+                return Answer(reply.status_code, reply.headers.get("server", ""), read)
+        except httpx.TimeoutException:
+            raise NoAnswer(late) from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise NoAnswer(f"{type(error).__name__} {error}".rstrip()) from None
