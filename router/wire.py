@@ -69,6 +69,7 @@ class RequestReader:
         "_body_size",
         "_fault",
         "_fields",
+        "_has_said_last",
         "_head_limit",
         "_head_size",
         "_headers",
@@ -98,6 +99,7 @@ class RequestReader:
         self._is_upgrade = False
         self._is_unmeasured = False  # the head's beginning came behind a chunked body
         self._is_begun = False
+        self._has_said_last = False  # what follows is not one of its requests; llhttp says so
 
     @property
     def is_between_requests(self) -> bool:
@@ -108,7 +110,12 @@ class RequestReader:
         while data:
             if self.head is not None:
                 data = self._read_body(data)
-            elif self._head_size or self._is_begun or (rest := self._read_plain(data)) is None:
+            elif (
+                self._head_size
+                or self._is_begun
+                or self._has_said_last
+                or (rest := self._read_plain(data)) is None
+            ):
                 data = self._read_head(data)
             else:
                 data = rest
@@ -283,6 +290,7 @@ class RequestReader:
         self._body = []
         self.head = None
         self._is_begun = False
+        self._has_said_last = not request.keep_alive
         self.ready.append(request)
 
     def _too_large(self) -> None:

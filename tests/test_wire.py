@@ -184,6 +184,56 @@ def test_any_way_of_cutting_the_bytes_gives_the_same_requests(
     assert hear(*cut(stream, points)) == hear(stream)
 
 
+# Requests that came whole and are plain are read without llhttp: it must not be seen.
+NEARLY_PLAIN = [
+    b"POST /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc",
+    b"POST /a HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n",
+    b"POST /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx",
+    b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 05\r\n\r\nabcde",
+    b"POST /a HTTP/1.1\r\nHost: h\r\nX:  y \r\nContent-Length: 1\r\n\r\nx",
+    b"POST /a#b HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx",
+    b"POST /\xc3\xa9 HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx",
+    b"\r\n",
+    b"POST /a HTTP/1.1\r\nhost: h\r\nHOST: i\r\ncontent-length: 1\r\n\r\nx",
+    b"POST /a HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\nContent-Length: 1\r\n\r\nx",
+    b"POST /a HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\nx",
+    b"POST /a HTTP/1.1\r\nhost: h\r\nx_y: 1\r\ncontent-length: 1\r\n\r\nx",
+    b"POST /a HTTP/1.1\r\nhost: h\r\nupgrade: h2c\r\ncontent-length: 1\r\n\r\nx",
+    b"POST /a HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\nx",
+    b"POST /a HTTP/1.1\r\nhost: h\r\ncontent-length: 1001\r\n\r\n" + b"x" * 1001,
+    b"POST /a HTTP/1.1\r\nhost:\r\ncontent-length: 1\r\n\r\nx",
+    b"POST /a HTTP/1.1\r\n: v\r\nhost: h\r\ncontent-length: 1\r\n\r\nx",
+    b"POST /a%20b?c=d&e HTTP/1.1\r\nhost: h\r\nuser-agent: a\tb\r\ncontent-length: 1\r\n\r\nx",
+]
+
+
+@given(
+    st.lists(
+        st.sampled_from([*NEARLY_PLAIN, *(raw for raw, _ in GOOD.values())]), min_size=1, max_size=3
+    ),
+    cut_points,
+)
+def test_the_short_way_reads_what_llhttp_would(stream: list[bytes], points: list[int]) -> None:
+    whole = b"".join(stream)
+
+    assert hear(*cut(whole, points)) == hear(whole)
+
+
+@given(
+    st.sampled_from(NEARLY_PLAIN),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=3),
+)
+def test_a_byte_that_is_off_is_judged_alike_both_ways(
+    raw: bytes, faults: list[tuple[int, int]]
+) -> None:
+    spoiled = bytearray(raw)
+    for at, byte in faults:
+        spoiled[at % len(raw)] = byte
+    stream = bytes(spoiled) + NEARLY_PLAIN[0]
+
+    assert hear(stream) == hear(*[stream[at : at + 1] for at in range(len(stream))])
+
+
 @given(st.binary(max_size=80), cut_points)
 def test_any_bytes_are_requests_or_the_clients_error(noise: bytes, points: list[int]) -> None:
     stream = GET + noise
