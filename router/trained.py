@@ -51,9 +51,14 @@ def weights(policy: Policy) -> Weights | None:
     return answer.weights
 
 
+def is_prepared(policy: Policy) -> bool:
+    """Whether the weights can be had at once, or there are none to have."""
+    return not lesson.has_examples(policy) or _place(policy).exists()
+
+
 def prepare(policy: Policy) -> None:
     """Have the weights in the cache, so that whoever asks next need not wait. Raises FileFault."""
-    if not lesson.has_examples(policy) or _place(policy).exists():
+    if is_prepared(policy):
         return
     with suppress(FitFailed):  # who needs the weights will say so
         weights(policy)

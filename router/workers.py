@@ -60,7 +60,9 @@ class Workers:
             if faults := policies.missing_pools(policy, pools):
                 print("\n".join(faults), file=sys.stderr)
                 return 1
-            trained.prepare(policy)
+            if not trained.is_prepared(policy):
+                log.info("learning from the policy's examples; what is learned is kept")
+                trained.prepare(policy)
             sockets = apps.listen(server.host, server.port, shared=count > 1)
         except FileFault as fault:
             print(f"scenario-router cannot start: {fault}", file=sys.stderr)
