@@ -35,8 +35,8 @@ _RIDGE = 0.2
 _CONSTANT = 0.3  # the weight of the key that every text has
 #: keys kept; the rest hardly weigh anything
 _KEPT_KEYS = 16_000
-#: examples that are judged unseen; a thousand pin a handful of numbers down
-_JUDGED = 1_000
+#: examples that are judged unseen; some hundreds pin a handful of numbers down
+_JUDGED = 800
 _BLOCK = 512
 #: keys in more examples than this are multiplied as a dense block, the others pair by pair
 _OFTEN = 40
@@ -111,14 +111,13 @@ class _Table:
     """Which key stands in which example. A key weighs 1/√(number of keys) in its example."""
 
     def __init__(self, found: Sequence[set[grams.Key]]) -> None:
-        numbers: dict[grams.Key, int] = {}
-        columns = []
-        for keys in found:
-            columns += [numbers.setdefault(key, len(numbers)) for key in sorted(keys, key=key_text)]
+        # In an order that is the same each time, which that of a set is not.
+        self.keys = sorted(set().union(*found), key=key_text)
+        numbers = {key: number for number, key in enumerate(self.keys)}
+        columns = [numbers[key] for keys in found for key in keys]
         sizes = np.array([len(keys) for keys in found])
         order = np.argsort(columns, kind="stable")
         rows = np.repeat(np.arange(len(found)), sizes)
-        self.keys = list(numbers)
         self.size = len(found)
         # By key: its examples, and what it weighs in each.
         self.rows = rows[order]
@@ -298,7 +297,9 @@ class _Judge:
         share = np.cumsum(right) / np.arange(1, len(right) + 1)
         wrong = np.flatnonzero(share < _WORTH_A_GUESS)
         wrong = wrong[wrong >= _ENOUGH]
-        return float(likely.max(1)[order[wrong[-1]]]) if len(wrong) else 0.0
+        found = float(likely.max(1)[order[wrong[-1]]]) if len(wrong) else 0.0
+        chance = 1 / len(offsets)
+        return max(found, min(0.5, 2 * chance))  # hardly more than any other is no guess
 
     def measured(self, slope: float, offsets: Sequence[float]) -> dict[str, float]:
         """How the left-out examples fared, for whoever asks what was learned."""

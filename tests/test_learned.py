@@ -570,10 +570,16 @@ def test_follow_ups_are_told_from_jobs() -> None:
 def test_examples_that_say_nothing_teach_to_abstain() -> None:
     texts = every_text()
     random.Random(3).shuffle(texts)  # labels at random: a guess is worth nothing
-    parts = {name: {"direct": texts[at::3]} for at, name in enumerate(EXAMPLES)}
+    names = [f"s{number}" for number in range(8)]
+    parts = {name: {"direct": texts[at::8]} for at, name in enumerate(names)}
+    policy = policy_of(
+        scenarios={name: {} for name in names}, default_scenario="s0", examples=parts
+    )
 
-    assert taught.weights_of(policy_of(examples=parts)).abstain_below > 1 / 3
-    assert taught.taught().abstain_below < 1 / 3
+    reader = Classifier(policy, Learned(taught.weights_of(policy)))
+    for text in ("Where is my parcel?", "写一个函数判断闰年。", "What shall we cook tonight?"):
+        assert reader.scenario(taught.talk(text)).source == "default"
+        assert taught.classifier().scenario(taught.talk(text)).source == "learned"
 
 
 def test_the_fit_measures_itself_on_examples_left_out() -> None:
