@@ -102,10 +102,10 @@ class Learned:
             for value, constant in zip(sums, weights.constant, strict=True)
         ]
         *own, follow, think = scores
-        share, slope = familiarity(known), weights.slope
+        share = familiarity(known)
+        slope = weights.slope * share
         log_odds = [
-            share * (slope * score + offset)
-            for score, offset in zip(own, weights.offsets, strict=True)
+            slope * score + offset for score, offset in zip(own, weights.offsets, strict=True)
         ]
         follows = weights.follows.probability(follow) if weights.follows is not None else 0.0
         return Reading(tuple(log_odds), follows, think)
