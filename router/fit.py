@@ -299,7 +299,7 @@ class _Judge:
         wrong = wrong[wrong >= _ENOUGH]
         found = float(likely.max(1)[order[wrong[-1]]]) if len(wrong) else 0.0
         chance = 1 / len(offsets)
-        return max(found, min(0.5, 2 * chance))  # hardly more than any other is no guess
+        return max(found, min(0.5, 2.5 * chance))  # hardly more than any other is no guess
 
     def measured(self, slope: float, offsets: Sequence[float]) -> dict[str, float]:
         """How the left-out examples fared, for whoever asks what was learned."""
