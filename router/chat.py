@@ -38,6 +38,13 @@ class Session(msgspec.Struct, frozen=True):
     source: str  # header | body | user | fingerprint
 
 
+def sampled(text: str, head: int, tail: int) -> str:
+    """A long text's beginning and end: people put the task at either end of what they paste."""
+    if len(text) <= head + tail:
+        return text
+    return text[:head] + "\n" + text[len(text) - tail :]
+
+
 class Turn(NamedTuple):
     """What the user wrote in an earlier turn."""
 

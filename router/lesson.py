@@ -20,6 +20,7 @@ from router.policy import Policy, PolicyFile
 #: code whose change would give other weights for the same examples
 _CODE = (
     "fit.py",
+    "chat.py",
     *(f"classify/{name}.py" for name in ("features", "grams", "han", "learned", "words")),
 )
 

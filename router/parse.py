@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from router import params, splice
-from router.chat import ChatRequest, Endpoint, Sent, Session, Turn
+from router.chat import ChatRequest, Endpoint, Sent, Session, Turn, sampled
 from router.errors import InvalidJson, InvalidValue
 
 Values = Mapping[str, msgspec.Raw]
@@ -221,9 +221,7 @@ def _earlier(
     for at in reversed(users[-_EARLIER:]):
         with suppress(InvalidValue):
             text = _content(messages[at].content, at, set())
-            is_long = len(text) > _EARLIER_HEAD + _EARLIER_TAIL
-            kept = f"{text[:_EARLIER_HEAD]}\n{text[-_EARLIER_TAIL:]}" if is_long else text
-            found.append(Turn(kept, len(text)))
+            found.append(Turn(sampled(text, _EARLIER_HEAD, _EARLIER_TAIL), len(text)))
     return tuple(found)
 
 

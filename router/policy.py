@@ -428,13 +428,13 @@ def _presets(written: PolicyFile) -> dict[tuple[str, bool | None], tuple[PresetR
     return presets
 
 
-def missing_pools(policy: Policy, there: Collection[str]) -> list[str]:
-    """Scenarios whose pool no backend belongs to, in words."""
-    return [
-        f"scenario {name!r} wants the pool {scenario.pool!r}, which has no backend"
+def missing_pools(policy: Policy, there: Collection[str]) -> dict[str, str]:
+    """Scenarios whose pool no backend belongs to, and that in words."""
+    return {
+        name: f"scenario {name!r} wants the pool {scenario.pool!r}, which has no backend"
         for name, scenario in policy.scenarios.items()
         if scenario.pool not in there
-    ]
+    }
 
 
 def rules(table: Mapping[str, Any], bare: str = "force") -> dict[str, Rule]:

@@ -21,11 +21,15 @@ class Answer(NamedTuple):
     body: bytes
 
     def json(self) -> Any:
-        """The body's document; None where it is none."""
-        try:
-            return orjson.loads(self.body)
-        except orjson.JSONDecodeError:
-            return None
+        return document_in(self.body)
+
+
+def document_in(body: bytes) -> Any:
+    """The document that a body is; None where it is none."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
 
 
 class _Listener:

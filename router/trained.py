@@ -32,14 +32,15 @@ class FitFailed(Exception):
     """The examples could not be learned from; why, in words."""
 
 
-def weights(policy: Policy) -> Weights | None:
+def weights(policy: Policy, kept_in: Path | None = None) -> Weights | None:
     """The weights for a policy; None where it has too few examples.
 
+    `kept_in` takes the place of the cache, for weights that are only tried.
     Raises FitFailed, and FileFault for a file with examples that is wrong.
     """
     if not lesson.has_examples(policy):
         return None
-    place = _place(policy)
+    place = (kept_in or folder()) / _name(lesson.digest(policy))
     with suppress(OSError, msgspec.DecodeError):  # not there, or cut short: made again
         found = _kept(place.read_bytes())
         if found is None or found.format == FORMAT:
@@ -47,19 +48,18 @@ def weights(policy: Policy) -> Weights | None:
     answer = _fitted(lesson.task(policy))
     if answer.mistakes:
         raise FileFault(answer.faulty, [Mistake(*mistake) for mistake in answer.mistakes])
-    _keep({place.name, _name(answer.known_as)}, msgspec.msgpack.encode(answer.weights))
+    made = msgspec.msgpack.encode(answer.weights)
+    _keep(place.parent, {place.name, _name(answer.known_as)}, made)
     return answer.weights
 
 
 def is_prepared(policy: Policy) -> bool:
     """Whether the weights can be had at once, or there are none to have."""
-    return not lesson.has_examples(policy) or _place(policy).exists()
+    return not lesson.has_examples(policy) or (folder() / _name(lesson.digest(policy))).exists()
 
 
 def prepare(policy: Policy) -> None:
     """Have the weights in the cache, so that whoever asks next need not wait. Raises FileFault."""
-    if is_prepared(policy):
-        return
     with suppress(FitFailed):  # who needs the weights will say so
         weights(policy)
 
@@ -71,10 +71,6 @@ def folder() -> Path:
         return Path(given)
     user = os.environ.get("XDG_CACHE_HOME")
     return (Path(user) if user else Path.home() / ".cache") / "scenario-router"
-
-
-def _place(policy: Policy) -> Path:
-    return folder() / _name(lesson.digest(policy))
 
 
 def _name(digest: str) -> str:
@@ -102,9 +98,8 @@ def _fitted(task: bytes) -> Answer:
     raise FitFailed(f"learning from the examples failed: {lines[-1] if lines else 'killed'}")
 
 
-def _keep(names: set[str], made: bytes) -> None:
+def _keep(kept_in: Path, names: set[str], made: bytes) -> None:
     """Put the weights in the cache, whole or not at all; without one, the next start fits again."""
-    kept_in = folder()
     with suppress(OSError):
         kept_in.mkdir(parents=True, exist_ok=True)
         for name in names:

@@ -58,7 +58,7 @@ class Workers:
             )
             pools = {backend.pool for backend in self._config.backends}
             if faults := policies.missing_pools(policy, pools):
-                print("\n".join(faults), file=sys.stderr)
+                print("\n".join(faults.values()), file=sys.stderr)
                 return 1
             if not trained.is_prepared(policy):
                 log.info("learning from the policy's examples; what is learned is kept")

@@ -13,7 +13,7 @@ import re2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.chat import Classification
+from router.chat import Classification, sampled
 from router.classify import Classifier, features
 from router.classify.words import Words
 from router.errors import InvalidValue, ModelNotFound
@@ -289,7 +289,7 @@ def test_the_main_script_is_told(text: str, lang: str) -> None:
 
 @given(st.text(max_size=40), st.integers(0, 10), st.integers(0, 10))
 def test_a_sample_is_the_text_or_its_two_ends(text: str, head: int, tail: int) -> None:
-    sample = features.sampled(text, head, tail)
+    sample = sampled(text, head, tail)
 
     assert sample == text if len(text) <= head + tail else len(sample) == head + tail + 1
     assert sample.startswith(text[:head])

@@ -56,6 +56,7 @@ class _View(NamedTuple):
 
     log_odds: list[float]  # -inf: out of question
     evidence: list[structure.Evidence]
+    shut: list[str]  # scenarios whose gate keeps the turn out
     learned: list[float]  # the learned stage's share; empty where there is none
     follows: float
     thought: float
@@ -138,7 +139,10 @@ class Classifier:
     def _view(self, seen: Features, words: Found) -> _View:
         """The turn by itself."""
         shapes, index = self._shapes, self._index
-        evidence = shapes.admitted([*shapes.found(seen), *words.evidence], seen)
+        shut = shapes.shut(seen)
+        evidence = [*shapes.found(seen), *words.evidence]
+        if shut:
+            evidence = [entry for entry in evidence if entry[0] not in shut]
         follows, thought = 0.0, float(words.wants_thought)
         learned: list[float] = []
         start = 0.0
@@ -150,7 +154,7 @@ class Classifier:
             if self._thinks is not None:
                 thought = self._thinks.probability(reading.think_score, words.thought)
             learned = self._by_scenario(reading.log_odds)
-            for name in shapes.shut(seen):
+            for name in shut:
                 learned[index[name]] = -inf
             log_odds = learned.copy()
             start = max(log_odds)
@@ -163,7 +167,7 @@ class Classifier:
             log_odds[at] += worth
         if log_odds[self._default] == -inf and (not learned or max(log_odds) == -inf):
             log_odds[self._default] = start  # with nothing learned, the unit of doubt
-        return _View(log_odds, evidence, learned, follows, thought)
+        return _View(log_odds, evidence, shut, learned, follows, thought)
 
     def _by_scenario(self, columns: Sequence[float]) -> list[float]:
         values = (*columns, -inf)
@@ -185,7 +189,7 @@ class Classifier:
         likely = [
             (1 - share) * now + share * then for now, then in zip(own, before.likely, strict=True)
         ]
-        for name in self._shapes.shut(seen):
+        for name in view.shut:
             likely[self._index[name]] = 0.0
         return _Opinion(likely, (1 - share) * thought + share * before.thought, share)
 

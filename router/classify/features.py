@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from router.chat import ChatRequest, Features
+from router.chat import ChatRequest, Features, sampled
 from router.classify.han import SIMPLIFIED, TRADITIONAL
 
 #: full-width punctuation that nearly every Chinese text has, and what it folds to
@@ -29,14 +29,7 @@ def of(request: ChatRequest, head: int, tail: int) -> Features:
 
 def fold_sampled(text: str, head: int, tail: int) -> str:
     """What is read of a text: the ends of a long one, folded."""
-    return fold(text if len(text) <= head + tail else sampled(text, head, tail))
-
-
-def sampled(text: str, head: int, tail: int) -> str:
-    """A long text's beginning and end: people put the task at either end of what they paste."""
-    if len(text) <= head + tail:
-        return text
-    return text[:head] + "\n" + text[len(text) - tail :]
+    return fold(sampled(text, head, tail))
 
 
 def fold(text: str) -> str:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from router.chat import sampled
+
 Key = str | tuple[str, str]
 
 HEAD_CHARS = 60
@@ -30,9 +32,7 @@ _CODE = tuple(f"#code {count}" for count in range(5))
 
 def of(text: str, chars: int) -> set[Key]:
     """The keys of a folded text. `chars`: the length of the whole text, if this is a part."""
-    if len(text) > HEAD_CHARS + TAIL_CHARS:
-        text = text[:HEAD_CHARS] + "\n" + text[-TAIL_CHARS:]
-    text = _NUMBER.sub("0", text)
+    text = _NUMBER.sub("0", sampled(text, HEAD_CHARS, TAIL_CHARS))
     words = ["^", *_WORD.findall(text), "$"]
     keys: set[Key] = set(words)
     marks = len(keys & _CODE_MARKS)

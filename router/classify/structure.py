@@ -42,15 +42,6 @@ class Shapes:
                 return name, signal
         return None
 
-    def admitted(self, evidence: list[Evidence], seen: Features) -> list[Evidence]:
-        """The evidence for scenarios whose gate, if they have one, lets this request in."""
-        gates = self._gates
-        if not gates or not evidence:
-            return evidence
-        return [
-            entry for entry in evidence if entry[0] not in gates or _holds(gates[entry[0]], seen)
-        ]
-
     def shut(self, seen: Features) -> list[str]:
         """The scenarios whose gate keeps this request out."""
         return [name for name, gate in self._gates.items() if not _holds(gate, seen)]

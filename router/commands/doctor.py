@@ -101,14 +101,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _wanted(args: argparse.Namespace) -> tuple[list[_Target], Policy | None]:
     """Whom to ask, and the policy in force; raises FileFault."""
-    flags: dict[tuple[str, ...], str] = {}
-    if args.policy is not None:
-        flags["policy", "file"] = str(Path(args.policy).absolute())
     if args.url is not None and not args.config.exists():
         # A server can be looked at before there is any configuration.
         path = Path(args.policy) if args.policy else _shipped(args.config)
         return [_given(args)], policies.load(path, lightly=True) if path is not None else None
-    config = configs.load(args.config, flags=flags)
+    config = configs.load(args.config, flags=options.given(args))
     policy = policies.load(configs.policy_path(args.config, config), lightly=True)
     if args.url is not None:
         return [_given(args)], policy

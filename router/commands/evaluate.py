@@ -15,11 +15,9 @@ from pathlib import Path
 import msgspec
 
 from router import evaluation, report_html, report_text
-from router.commands import offline
+from router.commands import labelled, offline
 from router.evaluation import Answer, BadRows, Gates, Outcome, Report
 from router.verdict import Live
-
-_FAULTS_TOLD = 20
 
 _ROWS = """
 One JSON object a line: {"text": "...", "label": "..."} or {"messages": [...], "label": "..."} with
@@ -31,7 +29,7 @@ there: "id", "lang", "think" (does thinking pay?), "source". The rest is left al
 def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _ROWS
     offline.add(parser, "measure this policy file")
-    parser.add_argument("file", metavar="FILE", help='JSON Lines; "-" is standard input')
+    labelled.add_file(parser)
     parser.add_argument(
         "--alias",
         action="append",
@@ -42,7 +40,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at, too")
     parser.add_argument(
-        "--mistakes", type=_count, default=20, metavar="N", help="so many are told (default: 20)"
+        "--mistakes",
+        type=labelled.count,
+        default=20,
+        metavar="N",
+        help="so many are told (default: 20)",
     )
     parser.add_argument(
         "--show",
@@ -79,14 +81,14 @@ def run(args: argparse.Namespace) -> int:
     aliases = dict(args.alias)
     name = "standard input" if args.file == "-" else report_text.plain(Path(args.file).name)
     try:
-        rows = evaluation.rows_of(_read(args.file))
+        rows = evaluation.rows_of(labelled.read(args.file))
         outcomes = evaluation.outcomes(rows, live, ticks=time.perf_counter, repeat=args.repeat)
         report = evaluation.report(outcomes, aliases, mistakes=args.mistakes)
         if args.html is not None:
             page = report_html.page(report, title=name, policy=live.policy.hash)
             args.html.write_text(page, encoding="utf-8")
     except BadRows as bad:
-        _tell_faults(bad)
+        labelled.tell_faults(bad)
         return 2
     except OSError as error:
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
@@ -107,10 +109,6 @@ def run(args: argparse.Namespace) -> int:
     for text in [*_oddities(outcomes, aliases, live), *(f"missed: {line}" for line in missed)]:
         print(report_text.plain(text), file=sys.stderr)
     return 1 if missed else 0
-
-
-def _read(name: str) -> bytes:
-    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
 def _gates(args: argparse.Namespace) -> Gates:
@@ -148,13 +146,6 @@ def _oddities(outcomes: Sequence[Outcome], aliases: dict[str, str], live: Live) 
             yield f"note: no answer can be right where the label is {' or '.join(names)!r}"
 
 
-def _tell_faults(bad: BadRows) -> None:
-    for fault in bad.faults[:_FAULTS_TOLD]:
-        print(report_text.plain(fault), file=sys.stderr)
-    if (more := len(bad.faults) - _FAULTS_TOLD) > 0:
-        print(f"and {more} more", file=sys.stderr)
-
-
 def _print(lines: Iterator[str]) -> None:
     for line in lines:
         print(line)
@@ -176,13 +167,6 @@ def _share(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("less than none")
     return value
 
 

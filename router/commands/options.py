@@ -31,18 +31,23 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 
 def load(args: argparse.Namespace) -> Config | None:
     """The configuration with this command's flags; None after telling what is wrong."""
-    flags: dict[tuple[str, ...], Any] = {}
-    for key in (("server", "host"), ("server", "port"), ("server", "workers")):
-        given = getattr(args, key[1], None)
-        if given is not None:
-            flags[key] = int(given) if str(given).isdigit() else given
-    if getattr(args, "policy", None) is not None:
-        flags["policy", "file"] = str(Path(args.policy).absolute())
     try:
-        return configs.load(args.config, flags=flags)
+        return configs.load(args.config, flags=given(args))
     except FileFault as fault:
         print(fault, file=sys.stderr)
         return None
+
+
+def given(args: argparse.Namespace) -> dict[tuple[str, ...], Any]:
+    """What this command's flags say in place of the configuration file."""
+    flags: dict[tuple[str, ...], Any] = {}
+    for key in (("server", "host"), ("server", "port"), ("server", "workers")):
+        value = getattr(args, key[1], None)
+        if value is not None:
+            flags[key] = int(value) if str(value).isdigit() else value
+    if getattr(args, "policy", None) is not None:
+        flags["policy", "file"] = str(Path(args.policy).absolute())
+    return flags
 
 
 def announce(address: str, config: Config, *, as_json: bool = False) -> None:

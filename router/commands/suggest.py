@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,7 @@ from router import evaluation, report_text, suggestion, trained
 from router import policy as policies
 from router.classify import Classifier
 from router.classify.learned import Learned
-from router.commands import offline, options
+from router.commands import labelled, offline, options
 from router.config import Config
 from router.evaluation import BadRows
 from router.policy import Policy
@@ -32,7 +31,6 @@ from router.suggestion import Effect, Suggestions, Total, quoted
 from router.tomlfile import FileFault
 from router.verdict import Live
 
-_FAULTS_TOLD = 20
 _PROMPTS_TOLD = 5
 _PROMPT_CHARS = 72
 _CONFUSIONS_TOLD = 8
@@ -46,7 +44,7 @@ a proposal would break. Nothing is written without --write, and the policy file 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _HOW
     offline.add(parser, "improve this policy file in place of the configured one")
-    parser.add_argument("file", metavar="FILE", help='JSON Lines; "-" is standard input')
+    labelled.add_file(parser)
     parser.add_argument(
         "--check",
         metavar="FILE",
@@ -54,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--examples",
-        type=_count,
+        type=labelled.count,
         default=suggestion.EXAMPLES,
         metavar="N",
         help=f"so many new examples of one label at most (default: {suggestion.EXAMPLES})",
@@ -84,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         print(fault, file=sys.stderr)
         return 1
     except BadRows as bad:
-        _tell_faults(bad)
+        labelled.tell_faults(bad)
         return 2
     except OSError as error:
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
@@ -101,49 +99,30 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _found(args: argparse.Namespace, config: Config, policy: Policy) -> Suggestions:
-    rows = evaluation.rows_of(_read(args.file))
-    held_out = evaluation.rows_of(_read(args.check)) if args.check else []
+    rows = evaluation.rows_of(labelled.read(args.file))
+    held_out = evaluation.rows_of(labelled.read(args.check)) if args.check else []
     # Where nothing can be learned the router serves all the same, and what was proposed then
     # would be for a policy that nobody wants: so it is found out here.
     trained.weights(policy)
     live = apps.live_of(config, policy, apps.slots_of(config, offline.Unconnected))
-    with _cache_of_our_own():
+    # Only so many weights are kept: trials must not push out those that serve.
+    with tempfile.TemporaryDirectory() as trials:
         return suggestion.of(
             rows,
             policy,
             live,
-            rebuild=lambda changed: _rebuilt(changed, live),
+            rebuild=lambda changed: _rebuilt(changed, live, Path(trials)),
             held_out=held_out,
             examples=args.examples,
         )
 
 
-def _read(name: str) -> bytes:
-    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-
-
-def _rebuilt(policy: Policy, live: Live) -> Live:
+def _rebuilt(policy: Policy, live: Live, trials: Path) -> Live:
     """What would serve under a changed policy, learned anew."""
-    weights = trained.weights(policy)
+    weights = trained.weights(policy, trials)
     served = policies.without_examples(policy)
     classifier = Classifier(served, None if weights is None else Learned(weights))
     return msgspec.structs.replace(live, policy=served, classifier=classifier, plans={})
-
-
-@contextmanager
-def _cache_of_our_own() -> Iterator[None]:
-    """Only so many weights are kept: trials must not push out those that serve."""
-    name = "SCENARIO_ROUTER_CACHE"
-    before = os.environ.get(name)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[name] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
 
 
 # ------------------------------------------------------------------------------ the file
@@ -325,17 +304,3 @@ def _files(policy: Policy, path: Path, out: Path | None) -> Sequence[str]:
         except ValueError:  # on another drive
             new = out.resolve().as_posix()
     return [*policy.file.examples_files, new]
-
-
-def _tell_faults(bad: BadRows) -> None:
-    for fault in bad.faults[:_FAULTS_TOLD]:
-        print(report_text.plain(fault), file=sys.stderr)
-    if (more := len(bad.faults) - _FAULTS_TOLD) > 0:
-        print(f"and {more} more", file=sys.stderr)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("less than none")
-    return value

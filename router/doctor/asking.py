@@ -12,6 +12,8 @@ import httpx
 import msgspec
 import orjson
 
+from router.probe import document_in
+
 _BODY_LIMIT = 1 << 20
 _TOLD = 160
 
@@ -30,11 +32,7 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
     def json(self) -> Any:
-        """The body's document; None where it is none."""
-        try:
-            return orjson.loads(self.body)
-        except orjson.JSONDecodeError:
-            return None
+        return document_in(self.body)
 
     def told(self) -> str:
         """The status, and what an error says in whatever shape it comes."""

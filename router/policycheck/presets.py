@@ -17,7 +17,7 @@ from router.chat import Classification, Decision, Endpoint, ParamDecision
 from router.config import Backend
 from router.dialects import Dialect
 from router.dialects.spoken import UNSAYABLE
-from router.policy import Policy, Rule, rules
+from router.policy import Policy, Rule, missing_pools, rules
 from router.policycheck.finding import Finding, fault, note
 from router.tomlfile import Key
 
@@ -45,13 +45,9 @@ def findings(policy: Policy, backends: Sequence[Backend]) -> Iterator[Finding]:
 
 def without_backend(policy: Policy, there: Collection[str]) -> Iterator[Finding]:
     """Scenarios whose pool is none of those that are there."""
-    for name, scenario in policy.scenarios.items():
-        if scenario.pool not in there:
-            message = (
-                f"scenario {name!r} wants the pool {scenario.pool!r}, which has no backend; there "
-                f"are {', '.join(sorted(there))}"
-            )
-            yield fault(policy, ("scenarios", name, "pool"), message)
+    for name, text in missing_pools(policy, there).items():
+        message = f"{text}; there are {', '.join(sorted(there))}"
+        yield fault(policy, ("scenarios", name, "pool"), message)
 
 
 class _Written(NamedTuple):
