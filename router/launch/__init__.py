@@ -1,24 +1,26 @@
 """Engines as child processes: choose one, start it, watch it, warm it up, end it.
 
-`choose` says which engine fits this machine and why; `Child` runs it. Nothing
-here knows the router's configuration, and nothing heavy is imported until used.
+`choose` says which engine fits this machine and why; `Child` runs it. Of the router's
+configuration only the engine options are known here, and nothing heavy is imported until used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from router.config import EngineOptions
 from router.launch import find, plan
 from router.launch.child import Child
 from router.launch.errors import EngineDied, LaunchError, WarmUpFailed
 from router.launch.plan import Engine, Step
-from router.launch.warm import Warmth, warm_up
+from router.launch.warm import Shape, Warmth, warm_up
 
 __all__ = [
     "Child",
     "Engine",
     "EngineDied",
     "LaunchError",
+    "Shape",
     "Step",
     "WarmUpFailed",
     "Warmth",
@@ -33,6 +35,7 @@ async def choose(
     model: str,
     engine: str = "auto",
     *,
+    options: EngineOptions = plan.NO_OPTIONS,
     progress: Callable[[str], None],
     failed: Mapping[str, str] | None = None,
 ) -> tuple[Engine | None, list[Step]]:
@@ -46,7 +49,8 @@ async def choose(
         url=url,
         model=model,
         links=links,
+        options=options,
         failed=failed or {},
         progress=lambda text: progress(f"{backend_name}: {text}"),
     )
-    return plan.choose(model=model, engine=engine, found=found)
+    return plan.choose(model=model, engine=engine, found=found, options=options)

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -19,7 +19,7 @@ import structlog
 
 from router.launch.errors import EngineDied, LaunchError
 from router.launch.plan import Engine
-from router.launch.warm import Warmth, root_of, warm_up
+from router.launch.warm import Shape, Warmth, plain, root_of, warm_up
 
 if TYPE_CHECKING:
     import httpx
@@ -70,7 +70,9 @@ class Child:
         url: str,
         log_dir: Path,
         on_state: Callable[[bool], None] | None = None,
+        shapes: Callable[[], Sequence[Shape]] = list,
     ) -> None:
+        """`shapes` gives the kinds of requests to warm it up with, as they are at that moment."""
         if not engine.command:
             raise ValueError(f"{engine.label} runs already; it is not ours to start")
         self.backend = backend
@@ -78,6 +80,7 @@ class Child:
         self.url = root_of(url)
         self.log_path = log_dir / f"engine-{backend}.log"
         self._on_state = on_state
+        self._shapes = shapes
         self._process: asyncio.subprocess.Process | None = None
         self._log_from = 0
         self._started_at = 0.0
@@ -117,8 +120,19 @@ class Child:
         await self._while_alive(self._until_healthy(progress))
 
     async def warm_up(self) -> Warmth:
-        """Send one real chat request. Only then does the engine count as ready."""
-        warmth = await self._while_alive(warm_up(self.url, self.engine.served_model))
+        """Send real chat requests. Only then does the engine count as ready."""
+        shapes = self._shapes() or plain(self.engine.served_model)
+        warmth = await self._while_alive(warm_up(self.url, shapes))
+        log.info(
+            "engine warm",
+            backend=self.backend,
+            engine=self.engine.name,
+            cold_ttft_ms={
+                shot.name: shot.fault or round(shot.ttft_s * 1000) for shot in warmth.shots
+            },
+            warm_ttft_ms=round(warmth.warm_s * 1000),
+            took_ms=round(warmth.total_s * 1000),
+        )
         if self.pid is not None:
             self._become_ready()
         return warmth
@@ -182,8 +196,7 @@ class Child:
         await self.start()
         if not self.is_ready:
             await self.wait_ready(self._log_progress)
-            warmth = await self.warm_up()
-            log.info("engine ready", backend=self.backend, ttft_ms=round(warmth.ttft_s * 1000))
+            await self.warm_up()
         await self._raise_when_gone()
 
     async def _while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -13,13 +13,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from router.launch import installed, weights
+from router.config import EngineOptions
+from router.launch import installed, plan, weights
 from router.launch.plan import Address, Findings, Package, Server, Weights
 from router.launch.warm import root_of
 
@@ -42,6 +43,7 @@ async def look(
     url: str,
     model: str,
     links: Collection[str],
+    options: EngineOptions,
     failed: Mapping[str, str],
     progress: Callable[[str], None],
 ) -> Findings:
@@ -49,25 +51,43 @@ async def look(
     server, address = await probe(url)
     environ = dict(os.environ)
     disk = await in_thread(lambda: _look_at_disk(model, environ), DISK_LIMIT_S)
+    found = _findings(disk, environ)
     tensors, gguf = disk.tensors, disk.gguf
     if address is not None:
-        open_links = {link for link in links if link not in failed}
+        able = {link for link in links if not any(plan.refusals(link, options, found))}
+        open_links = able - failed.keys()
         tensors, gguf = await _complete(disk, open_links, model, environ, progress)
-    return Findings(
+    return replace(
+        found,
         server=server,
         address=address,
+        tensors=tensors,
+        gguf=gguf,
+        failed=failed,
+    )
+
+
+def survey(model: str) -> Findings:
+    """What of it this machine tells, with nobody asked: no address, no hub. Blocks on the disk."""
+    environ = dict(os.environ)
+    return _findings(_look_at_disk(model, environ), environ)
+
+
+def _findings(disk: _Disk, environ: Mapping[str, str]) -> Findings:
+    return Findings(
+        server="nobody was asked",
+        address=None,
         vllm=disk.vllm,
         transformers=disk.transformers,
         llamacpp=disk.llamacpp,
-        tensors=tensors,
-        gguf=gguf,
+        tensors=disk.tensors,
+        gguf=disk.gguf,
         demo=disk.demo,
         is_qwen3=disk.is_qwen3,
         has_gpu=installed.has_gpu(),
         threads=installed.threads(),
         python=sys.executable,
         environ=environ,
-        failed=failed,
     )
 
 

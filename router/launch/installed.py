@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from router.launch.plan import Package, Weights
+from router.launch.plan import EXTRAS, Package, Weights
 
 MAX_THREADS = 8
 """A model this small is bound by memory: more threads only wait for each other."""
@@ -77,7 +77,8 @@ def transformers_in(home: Home) -> Package | str:
     needed += [home.packages / "transformers" / "cli" / "serve.py", home.scripts / "transformers"]
     if not all(path.exists() for path in needed):
         return "transformers is installed without its server (pip: transformers[serving])"
-    return Package(python=home.python, scripts=str(home.scripts))
+    extras = frozenset(name for name in EXTRAS if (home.packages / name).is_dir())
+    return Package(python=home.python, scripts=str(home.scripts), extras=extras)
 
 
 def llamacpp() -> str:

@@ -6,15 +6,20 @@ anything was found, nor how an engine is started and watched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal
 
+from router.config import EngineOptions
 from router.launch import llamacpp, transformers, vllm
+from router.launch.options import Refusal, said
 
 ORDER = ("existing", "vllm", "transformers", "llamacpp", "demo")
 """Most faithful first: what the operator runs already, then real weights, then the demo."""
+
+EXTRAS = frozenset({"bitsandbytes", "flash_attn", "kernels"})
+"""Packages beside transformers that some options need."""
 
 DEMO_LABEL = "SmolLM2-135M-Instruct (demo)"
 DEMO_MODEL = "SmolLM2-135M-Instruct-demo"
@@ -67,6 +72,8 @@ class Package:
     python: str
     scripts: str
     is_cpu_build: bool = False
+    extras: frozenset[str] = frozenset()
+    """What is installed beside it, of the packages that some options need."""
     note: str = ""
 
 
@@ -104,13 +111,16 @@ class Findings:
 
 
 Verdict = tuple[Engine | None, str]
+NO_OPTIONS = EngineOptions()
 
 
-def choose(*, model: str, engine: str, found: Findings) -> tuple[Engine | None, list[Step]]:
+def choose(
+    *, model: str, engine: str, found: Findings, options: EngineOptions = NO_OPTIONS
+) -> tuple[Engine | None, list[Step]]:
     """Walk the chain and take the first engine that can work; the steps tell the whole walk."""
     steps: list[Step] = []
     for name in links(engine):
-        chosen, because = _verdict(name, model, found)
+        chosen, because = _verdict(name, model, found, options)
         steps.append(Step(name, chosen is not None, because))
         if chosen is not None:
             return chosen, steps
@@ -129,13 +139,41 @@ def links(engine: str) -> tuple[str, ...]:
     return ("existing",) if engine == "existing" else ("existing", engine)
 
 
-def _verdict(name: str, model: str, found: Findings) -> Verdict:
+def refusals(name: str, options: EngineOptions, found: Findings) -> Iterator[Refusal]:
+    """What this engine cannot do of what is asked, on this machine.
+
+    One that is not installed is taken for the build that would be.
+    """
+    match name:
+        case "existing":
+            reason = "a server that runs already is as it was started"
+            yield from (Refusal(option, reason) for option in options.asked)
+        case "vllm":
+            package = found.vllm
+            on_cpu = not found.has_gpu if isinstance(package, str) else package.is_cpu_build
+            yield from vllm.refusals(options, on_cpu=on_cpu, has_gpu=found.has_gpu)
+        case "transformers":
+            there = found.transformers
+            extras = EXTRAS if isinstance(there, str) else there.extras
+            yield from transformers.refusals(options, has_gpu=found.has_gpu, extras=extras)
+        case _:
+            yield from llamacpp.refusals(options, has_gpu=found.has_gpu)
+
+
+def _verdict(name: str, model: str, found: Findings, options: EngineOptions) -> Verdict:
     if name in found.failed:
         return None, f"it was tried and did not come up: {found.failed[name]}"
-    return _RULES[name](model, found)
+    chosen, because = _RULES[name](model, found, options)
+    refused = [] if chosen is None else list(refusals(name, options, found))
+    if not refused:
+        return chosen, because
+    if name == "existing":
+        unheard = ", ".join(dict.fromkeys(refusal.option for refusal in refused))
+        return chosen, f"{because}; it is as it was started, whatever launch says of {unheard}"
+    return None, f"it cannot do what launch asks: {said(options, refused)}"
 
 
-def _existing(model: str, found: Findings) -> Verdict:
+def _existing(model: str, found: Findings, options: EngineOptions) -> Verdict:
     if isinstance(found.server, str):
         return None, found.server
     served = _best_name(model, found.server.models)
@@ -166,7 +204,7 @@ def _best_name(model: str, listed: tuple[str, ...]) -> str:
     return next(same, listed[0])
 
 
-def _vllm(model: str, found: Findings) -> Verdict:
+def _vllm(model: str, found: Findings, options: EngineOptions) -> Verdict:
     package, weights = found.vllm, found.tensors
     if isinstance(package, str):
         return None, package
@@ -175,6 +213,7 @@ def _vllm(model: str, found: Findings) -> Verdict:
     served = _served_name(model, weights)
     assert found.address is not None
     command = vllm.command(
+        options,
         python=package.python,
         model=weights.path or weights.repo,
         served_model=served,
@@ -183,21 +222,21 @@ def _vllm(model: str, found: Findings) -> Verdict:
         on_cpu=package.is_cpu_build,
         is_qwen3=found.is_qwen3,
     )
-    settings = vllm.settings(on_cpu=package.is_cpu_build, threads=found.threads)
+    settings = vllm.settings(options, on_cpu=package.is_cpu_build, threads=found.threads)
     engine = Engine(
         name="vllm",
         dialect="vllm",
         served_model=served,
         label=f"{PurePath(served).name} on vLLM",
         command=_leashed(found.python, command),
-        env=_environment(settings, weights, found.environ, scripts=package.scripts),
+        env=_environment(settings, weights, found.environ, options, scripts=package.scripts),
         health_path="/health",
         is_demo=False,
     )
     return engine, _reasons("vLLM is installed", weights.because, package.note)
 
 
-def _transformers(model: str, found: Findings) -> Verdict:
+def _transformers(model: str, found: Findings, options: EngineOptions) -> Verdict:
     package, weights = found.transformers, found.tensors
     if isinstance(package, str):
         return None, package
@@ -207,27 +246,28 @@ def _transformers(model: str, found: Findings) -> Verdict:
     assert found.address is not None
     folder, pinned = transformers.folder_and_name(weights.path or weights.repo)
     command = transformers.command(
+        options,
         scripts=package.scripts,
         name=pinned,
         host=found.address.host,
         port=found.address.port,
         has_gpu=found.has_gpu,
     )
-    settings = transformers.settings(threads=found.threads)
+    settings = transformers.settings(options, threads=found.threads)
     engine = Engine(
         name="transformers",
         dialect="transformers",
         served_model=pinned,
         label=f"{PurePath(served).name} on transformers serve",
         command=_leashed(found.python, command, folder),
-        env=_environment(settings, weights, found.environ, scripts=package.scripts),
+        env=_environment(settings, weights, found.environ, options, scripts=package.scripts),
         health_path="/health",
         is_demo=False,
     )
     return engine, _reasons("transformers serve is installed", weights.because, package.note)
 
 
-def _llamacpp(model: str, found: Findings) -> Verdict:
+def _llamacpp(model: str, found: Findings, options: EngineOptions) -> Verdict:
     if found.llamacpp:
         return None, found.llamacpp
     if isinstance(found.gguf, str):
@@ -235,29 +275,35 @@ def _llamacpp(model: str, found: Findings) -> Verdict:
     served = _served_name(model, found.gguf)
     return (
         _llamacpp_engine(
-            "llamacpp", found.gguf, served, f"{PurePath(served).name} on llama.cpp", found
+            "llamacpp", found.gguf, served, f"{PurePath(served).name} on llama.cpp", found, options
         ),
         _reasons("llama.cpp is installed", found.gguf.because),
     )
 
 
-def _demo(model: str, found: Findings) -> Verdict:
+def _demo(model: str, found: Findings, options: EngineOptions) -> Verdict:
     if found.llamacpp:
         return None, found.llamacpp
     if isinstance(found.demo, str):
         return None, found.demo
     return (
-        _llamacpp_engine("demo", found.demo, DEMO_MODEL, DEMO_LABEL, found),
+        _llamacpp_engine("demo", found.demo, DEMO_MODEL, DEMO_LABEL, found, options),
         f"llama.cpp is installed; {found.demo.because}; it shows that the plumbing is real, "
         f"but it is a small model in place of {model}: weak on facts, poor in Chinese",
     )
 
 
 def _llamacpp_engine(
-    name: str, weights: Weights, served: str, label: str, found: Findings
+    name: str,
+    weights: Weights,
+    served: str,
+    label: str,
+    found: Findings,
+    options: EngineOptions,
 ) -> Engine:
     assert found.address is not None
     command = llamacpp.command(
+        options,
         python=found.python,
         path=weights.path,
         repo=weights.repo,
@@ -272,13 +318,13 @@ def _llamacpp_engine(
         served_model=served,
         label=label,
         command=command,
-        env=_environment({}, weights, found.environ),
+        env=_environment({}, weights, found.environ, options),
         health_path="/health",
         is_demo=name == "demo",
     )
 
 
-_RULES: Mapping[str, Callable[[str, Findings], Verdict]] = {
+_RULES: Mapping[str, Callable[[str, Findings, EngineOptions], Verdict]] = {
     "existing": _existing,
     "vllm": _vllm,
     "transformers": _transformers,
@@ -305,9 +351,13 @@ def _environment(
     settings: Mapping[str, str],
     weights: Weights,
     environ: Mapping[str, str],
+    options: EngineOptions,
     scripts: str = "",
 ) -> dict[str, str]:
-    """What the engine needs on top of our environment; what the operator has set stays."""
+    """What the engine needs on top of our environment.
+
+    What the operator has set there stays, unless the configuration asks for it by name.
+    """
     wanted = dict(settings)
     if weights.source == "hub":
         # The hub's client hides its progress bars when nobody looks at a terminal;
@@ -316,7 +366,8 @@ def _environment(
     else:
         # Everything is on this disk: an engine that asks the hub all the same can hang.
         wanted["HF_HUB_OFFLINE"] = "1"
-    env = {name: value for name, value in wanted.items() if name not in environ}
+    asked = set() if options.threads is None else {"OMP_NUM_THREADS"}
+    env = {name: value for name, value in wanted.items() if name not in environ or name in asked}
     if scripts:
         env["PATH"] = ":".join(filter(None, (scripts, environ.get("PATH", ""))))
     return env
