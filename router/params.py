@@ -118,6 +118,8 @@ _TABLE = (
         spellings=("clean_up_tokenization_spaces",),
     ),
     Param(name="priority", kind="int", spellings=("priority",)),
+    # `collect`: the backend streams although the client wants a whole answer.
+    Param(name="stream", kind="choice", choices=("keep", "collect"), spellings=()),
 )
 
 PARAMS: Mapping[str, Param] = {param.name: param for param in _TABLE}

@@ -6,6 +6,8 @@ Speaks over `upstream`, so the serving process needs no second HTTP client.
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -109,6 +111,81 @@ def dialect_name(document: Any) -> str:
         if isinstance(model.get("status"), dict):
             return "transformers"
     return "openai"
+
+
+# --- which one it is, and since when ---------------------------------------------------------
+
+#: what a kind of server tells of itself beside /v1/models
+TELLING: Mapping[str, tuple[str, ...]] = {
+    "vllm": ("/version", "/metrics"),
+    "sglang": ("/version", "/metrics"),
+    "llamacpp": ("/props",),
+    "ollama": ("/api/version",),
+}
+_PROCESS_START = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
+#: llama.cpp's, where it is not drawn anew at each start
+_FIXED_MARKER = "<__media__>"
+
+
+class Told(NamedTuple):
+    """What a server says of itself; None where it does not."""
+
+    version: str | None = None
+    started: str | None = None  # something that is another after each start
+    context: int | None = None  # tokens that one conversation may have
+
+
+async def told(
+    upstream: Upstream, dialect: str, model: str | None, *, timeout_s: float, key: bytes | None
+) -> Told:
+    """Ask it. Raises BackendError or TimeoutError."""
+    bodies: dict[str, bytes] = {}
+    for path in ("/v1/models", *TELLING.get(dialect, ())):
+        answer = await get(upstream, path, timeout_s=timeout_s, key=key)
+        if answer.status == 200:
+            bodies[path] = answer.body
+    return read_told(dialect, model, bodies)
+
+
+def read_told(dialect: str, model: str | None, bodies: Mapping[str, bytes]) -> Told:
+    """What is told in the bodies of these paths."""
+    found = {path: _mapping(document_in(body)) for path, body in bodies.items()}
+    match dialect:
+        case "llamacpp":
+            props = found.get("/props", {})
+            marker = _text(props.get("media_marker"))
+            return Told(
+                version=_text(props.get("build_info")),
+                started=marker if marker != _FIXED_MARKER else None,
+                context=_count(_mapping(props.get("default_generation_settings")).get("n_ctx")),
+            )
+        case "ollama":
+            return Told(version=_text(found.get("/api/version", {}).get("version")))
+    start = _PROCESS_START.search(bodies.get("/metrics", b""))
+    return Told(
+        version=_text(found.get("/version", {}).get("version")),
+        started=start[1].decode("ascii", "replace") if start else None,
+        context=_context(found.get("/v1/models"), model),
+    )
+
+
+def _context(document: Any, model: str | None) -> int | None:
+    for entry in _models(document):
+        if isinstance(entry, dict) and model in (None, entry.get("id")):
+            return _count(entry.get("max_model_len"))
+    return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _models(document: Any) -> list[Any]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from router import commands, doctor, params
+from router import capabilities, commands, doctor, params
 from router import policy as policies
-from router.dialects import DIALECTS
+from router.dialects import DIALECTS, Dialect
 from router.doctor import Knob, Report
 from router.doctor.asking import Answer
 from tests.clients.demo import DemoBackend
@@ -24,6 +24,7 @@ from tests.support.scripted import ScriptedBackend
 
 Body = dict[str, Any]
 Reply = tuple[int, Any]
+PAGES = {"/version": {"version": "9.9"}}
 MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
 WORDS = [
     "once",
@@ -67,13 +68,15 @@ class Model:
         models: Mapping[str, Any] = MODELS,
         thinks: bool = True,
         checks: bool = True,
+        pages: Mapping[str, Any] = PAGES,
     ) -> None:
         self.hears, self.allowed, self.models = frozenset(hears), allowed, models
         self.thinks, self.checks = thinks, checks
+        self.pages = {"/v1/models": models, **pages}
         self.bodies: list[Body] = []
 
     def get(self, path: str) -> Reply:
-        found = {"/v1/models": self.models, "/version": {"version": "9.9"}}
+        found = self.pages
         return (200, found[path]) if path in found else (404, {"error": {"message": "no"}})
 
     def post(self, body: Body) -> Reply:
@@ -117,8 +120,7 @@ class Model:
         text = list(WORDS)
         if asked.get("temperature", 0) > 0 and not narrow:
             random.Random(asked.get("seed")).shuffle(text)
-        penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-        return text[::-1] if any(name in asked for name in penalties) else text
+        return text[::-1] if any(name in asked for name in PENALTIES) else text
 
 
 def _fault(heard: Body) -> str:
@@ -140,7 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(*self.model.post(json.loads(raw)))
 
     def _send(self, status: int, value: Any) -> None:
-        if isinstance(value, list):
+        if isinstance(value, str):
+            data = value.encode()
+        elif isinstance(value, list):
             texts = [event if isinstance(event, str) else json.dumps(event) for event in value]
             data = "".join(f"data: {text}\n\n" for text in texts).encode()
         else:
@@ -318,7 +322,11 @@ def test_few_questions_are_asked_and_each_for_few_tokens() -> None:
         report = examined(model)
 
         assert report.requests == len(model.bodies) <= 30
-        assert all(body["max_tokens"] <= 8 or body["max_tokens"] == "x" for body in model.bodies)
+        # Sixteen until a story's words come again, and once as many as a brief thought may take.
+        asked = [body["max_tokens"] for body in model.bodies]
+        assert all(limit in (1, 4, 8, 16, 128, "x") for limit in asked)
+        assert asked.count(16) <= 4
+        assert asked.count(128) <= 1
 
 
 @pytest.mark.parametrize("name", sorted(DIALECTS))
@@ -333,7 +341,9 @@ def test_each_dialect_asks_in_its_own_words(name: str) -> None:
         is_packed = DIALECTS[name].finish is not None and param in ("top_k", "min_p")
         word = "generation_config" if is_packed else place.paths[0].split(".")[0]
         assert word in spoken or param == "repetition_penalty"
-    assert [knob.name for knob in report.knobs][: len(params.PARAMS)] == list(params.PARAMS)
+    # What the router does with an answer itself is no knob of a server's.
+    theirs = [name for name in params.PARAMS if name not in ("reasoning_output", "stream")]
+    assert [knob.name for knob in report.knobs][: len(theirs)] == theirs
 
 
 @pytest.mark.parametrize(
@@ -349,6 +359,236 @@ def test_each_dialect_asks_in_its_own_words(name: str) -> None:
 )
 def test_errors_are_read_in_every_shape(body: bytes, told: str) -> None:
     assert Answer(400, "", body).told() == told
+
+
+# --- what only some servers of a kind have, and where a thought is --------------------------
+
+
+class Thinker(Model):
+    """Thinks where it is told to, in tags or a member of its own; its budget is a flag's matter."""
+
+    def __init__(self, member: str | None, *, parser: bool = False, opens: bool = False) -> None:
+        super().__init__(*OBEYED)
+        self.member, self.parser, self.opens = member, parser, opens
+
+    def post(self, body: Body) -> Reply:
+        if "thinking_token_budget" in body and not self.parser:
+            self.bodies.append(body)
+            return 400, {"error": {"message": "thinking_token_budget needs --reasoning-parser"}}
+        return super().post(body)
+
+    def _answer(self, asked: Body) -> Any:
+        answer = super()._answer(asked)
+        if not isinstance(answer, dict):
+            return answer
+        message = answer["choices"][0]["message"]
+        thought = message.pop("reasoning_content", "")
+        if not thought:
+            return answer
+        if self.bodies[-1].get("thinking_token_budget") == 0:
+            thought = "cut"
+        if self.member is not None:
+            message[self.member] = thought
+            return answer
+        is_whole = self.bodies[-1].get("max_tokens", 0) > 100
+        begin, end = "" if self.opens else "<think>", "</think>yes" if is_whole else ""
+        message["content"] = f"{begin}{thought}{end}"
+        return answer
+
+
+@pytest.mark.parametrize(("parser", "verdict"), [(True, "honoured"), (False, "refused")])
+def test_what_a_start_may_leave_out_is_asked_for(parser: bool, verdict: str) -> None:
+    report = examined(Thinker("reasoning", parser=parser))
+
+    found = knob(report, "thinking_budget")
+    assert (found.verdict, found.said_as) == (verdict, "thinking_token_budget")
+    assert knob(report, "thinking").verdict == "honoured"
+    fitted = capabilities.fitted(DIALECTS["vllm"], doctor.capabilities(report))
+    assert ("thinking_budget" in fitted.places) is parser
+    assert losses(report) == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "thought", "opens"),
+    [
+        (Thinker("reasoning"), "reasoning", False),
+        (Thinker("reasoning_content"), "reasoning_content", False),
+        (Thinker(None), "inline", False),
+        (Thinker(None, opens=True), "inline", True),
+        (Model(*OBEYED, thinks=False), "none", False),
+    ],
+)
+def test_where_a_thought_arrives_is_seen(model: Model, thought: str, opens: bool) -> None:
+    report = examined(model)
+
+    assert (report.thought, report.opens_in_prompt) == (thought, opens)
+
+
+@pytest.mark.parametrize(("prompt", "opens"), [("hi\n<think>\n", True), ("hi\n", False)])
+def test_a_prompt_that_is_told_shows_the_opening_tag(prompt: str, opens: bool) -> None:
+    class Telling(Thinker):
+        def _answer(self, asked: Body) -> Any:
+            answer = super()._answer(asked)
+            if "return_prompt_text" in self.bodies[-1]:
+                answer["prompt_text"] = prompt
+            return answer
+
+    model = Telling(None, opens=True)
+    report = examined(model)
+
+    assert report.opens_in_prompt is opens
+    assert all(body["max_tokens"] != 128 for body in model.bodies)
+
+
+def test_a_server_says_which_it_is_and_since_when() -> None:
+    metrics = "# HELP process_start_time_seconds x\nprocess_start_time_seconds 1.5e+09\n"
+    props = {
+        "build_info": "b1",
+        "media_marker": "<__media_x__>",
+        "default_generation_settings": {"n_ctx": 512},
+    }
+    models = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
+
+    vllm = examined(Model(*OBEYED, pages={**PAGES, "/metrics": metrics}))
+    llamacpp = examined(Model(*OBEYED, models=models, pages={"/props": props}))
+    silent = examined(Model(*OBEYED, models={"data": [{"id": "m"}]}, pages={}))
+
+    assert (vllm.version, vllm.started, vllm.context) == ("9.9", "1.5e+09", 64)
+    assert (llamacpp.version, llamacpp.started, llamacpp.context) == ("b1", "<__media_x__>", 512)
+    assert (silent.version, silent.started, silent.context) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "verdict"),
+    [("", True, "honoured"), ("<tool_call", False, "honoured"), ("once upon", False, "ignored")],
+)
+def test_a_forced_call_is_seen_even_where_it_is_cut(text: str, calls: bool, verdict: str) -> None:
+    class Caller(Model):
+        def _answer(self, asked: Body) -> Any:
+            answer = super()._answer(asked)
+            if "tool_choice" in self.bodies[-1]:
+                message: Body = {"content": text, "tool_calls": [{}] if calls else None}
+                answer["choices"][0]["message"] = message
+                answer["usage"]["prompt_tokens"] = 120
+            return answer
+
+    report = examined(Caller(*OBEYED, thinks=False))
+
+    assert knob(report, "tool_choice").verdict == verdict
+    assert knob(report, "tools").verdict == "honoured"
+
+
+def test_tools_that_need_a_flag_are_refused() -> None:
+    class Flagless(Model):
+        def post(self, body: Body) -> Reply:
+            if "tools" in body:
+                self.bodies.append(body)
+                return 400, {"error": {"message": "tool choice requires --tool-call-parser"}}
+            return super().post(body)
+
+    found = verdicts(examined(Flagless(*OBEYED)))
+
+    assert (found["tools"], found["tool_choice"]) == ("refused", "refused")
+
+
+# --- servers that make it hard ---------------------------------------------------------------
+
+
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", *PENALTIES, "stop")
+
+
+@pytest.mark.parametrize("first", [{"temperature": 0}, {"temperature": 1.0}])
+def test_a_server_that_keeps_the_first_sampling_is_found_out(first: Body) -> None:
+    class Frozen(Model):
+        def _answer(self, asked: Body) -> Any:
+            kept = {name: value for name, value in asked.items() if name not in SAMPLING}
+            return super()._answer({**kept, **first, "seed": asked.get("seed", len(self.bodies))})
+
+    report = examined(Frozen(*OBEYED))
+
+    found = verdicts(report)
+    assert {name: found[name] for name in SAMPLING} == dict.fromkeys(SAMPLING, "ignored")
+    assert "continuous batching" in report.notes[-1]
+    assert "temperature" not in report_fit(report).places
+
+
+def report_fit(report: Report) -> Dialect:
+    return capabilities.fitted(DIALECTS[report.dialect], doctor.capabilities(report))
+
+
+def test_the_first_request_leaves_sampling_to_the_model() -> None:
+    model = Model(*OBEYED)
+
+    examined(model)
+
+    assert set(model.bodies[0]) == {"model", "messages", "max_tokens"}
+
+
+def test_two_words_as_likely_as_each_other_hide_nothing() -> None:
+    class Tied(Model):
+        """What narrows a draw to the likeliest leaves two of them."""
+
+        def _words(self, asked: Body) -> list[str]:
+            words = super()._words(asked)
+            is_narrow = words == WORDS and asked.get("temperature", 0) > 0
+            return ["twice", *words[1:]] if is_narrow and "seed" in asked else words
+
+    found = verdicts(examined(Tied(*OBEYED)))
+
+    assert {found[name] for name in ("top_p", "top_k", "min_p")} == {"honoured"}
+
+
+def test_what_is_looked_at_only_where_something_is_drawn_is_not_ignored() -> None:
+    class Lazy(Model):
+        def post(self, body: Body) -> Reply:
+            if body.get("temperature") == 0:
+                body = {name: value for name, value in body.items() if name not in DRAWN}
+            return super().post(body)
+
+        def _words(self, asked: Body) -> list[str]:
+            return super()._words({k: v for k, v in asked.items() if k not in DRAWN})
+
+    found = verdicts(examined(Lazy(*OBEYED)))
+
+    assert {found[name] for name in DRAWN} == {"unknown"}
+
+
+DRAWN = ("top_p", "top_k", "min_p")
+
+
+class Slow(Model):
+    """Takes seconds that only its own clock counts: one answer after another."""
+
+    def __init__(self, first_s: float, then_s: float) -> None:
+        super().__init__(*OBEYED)
+        self.first_s, self.then_s, self.now = first_s, then_s, 0.0
+
+    def post(self, body: Body) -> Reply:
+        self.now += self.then_s if self.bodies else self.first_s
+        return super().post(body)
+
+    def examined(self, *, timeout_s: float = 30, limit_s: float = 120) -> Report:
+        with serving(self) as url:
+            asker = doctor.Asker(url, timeout_s=timeout_s, limit_s=limit_s, clock=lambda: self.now)
+            with asker:
+                return doctor.examine(asker)
+
+
+def test_the_first_answer_may_take_longer() -> None:
+    report = Slow(80, 1).examined(timeout_s=30)
+
+    assert knob(report, "temperature").verdict == "honoured"
+
+
+def test_what_is_not_asked_in_time_is_unknown() -> None:
+    report = (model := Slow(1, 10)).examined(limit_s=120)
+
+    assert knob(report, "thinking").verdict == "honoured"
+    assert knob(report, "n").verdict == "unknown"
+    assert "not asked: 120 s were enough" in knob(report, "n").evidence
+    assert report.requests == len(model.bodies) == 13
+    assert not report.is_whole
 
 
 # --- what is lost ----------------------------------------------------------------------------
@@ -452,7 +692,9 @@ def test_documentation_is_no_proof(config: Written, capsys: pytest.CaptureFixtur
 
     told = capsys.readouterr().out
     assert "from documentation;" in told
-    assert "unknown   unproven: field is accepted; no thought to move" in told
+    unknown = [line for line in told.splitlines() if line[29:36] == "unknown"]
+    assert unknown
+    assert all(line[39:].startswith("unproven: ") for line in unknown)
     assert "would be taken for vllm" in told
 
 
@@ -486,11 +728,70 @@ def test_faults_are_told_in_a_line(config: Written, capsys: pytest.CaptureFixtur
     with ScriptedBackend([reply_json({"error": {"message": "who?"}}, 401)]) as backend:
         assert "--key-env" in told(backend.url)
     with ScriptedBackend([{"do": "wait_disconnect", "max_ms": 20_000}]) as slow:
-        assert "no answer within 0.2 s" in told(slow.url, "--timeout", "0.2")
+        assert "no answer within 0.6 s" in told(slow.url, "--timeout", "0.2")
     html: list[Step] = [stream_head(), {"do": "send", "text": "<html>\x1b[31mhello"}, END]
     with ScriptedBackend(html) as page:
         assert "<html>" in (fault := told(page.url))
         assert "\x1b" not in fault
+
+
+def test_what_it_can_do_is_kept_for_who_serves(
+    config: Written,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SCENARIO_ROUTER_CACHE", str(tmp_path / "cache"))
+    with serving(Model(*OBEYED)) as url:
+        path = capabilities.path_for(url, tmp_path / "cache")
+        commands.run(["doctor", url, "--no-write", "--config", config(url)])
+        assert not path.exists()
+        told_nothing = capsys.readouterr().out
+        commands.run(["doctor", url, "--config", config(url)])
+
+    kept = capabilities.read(path)
+    assert kept is not None
+    assert (kept.url, kept.dialect, kept.model, kept.context) == (url, "vllm", "m", 64)
+    assert (kept.knobs["top_k"], kept.knobs["n"]) == ("honoured", "honoured")
+    assert str(path) in capsys.readouterr().out
+    assert "kept" not in told_nothing
+
+
+def test_half_an_examination_is_not_kept(
+    config: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Falling(Model):
+        def post(self, body: Body) -> Reply:
+            return super().post(body) if len(self.bodies) < 9 else silence()
+
+    def silence() -> Reply:
+        over.wait(10)
+        return 500, ""
+
+    over = threading.Event()
+    with serving(Falling(*OBEYED)) as url:
+        code = commands.run(["doctor", url, "--timeout", "0.1", "--config", config(url)])
+        over.set()
+
+    assert code == 0
+    assert "not kept" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_spoils_no_report(
+    config: Written,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SCENARIO_ROUTER_CACHE", str(tmp_path / "file"))
+    with serving(Model(*OBEYED)) as url:
+        code = commands.run(["doctor", url, "--json", "--config", config(url)])
+
+    told, faults = capsys.readouterr()
+    assert code == 0
+    assert json.loads(told)["capabilities_file"] is None
+    assert "not kept" in faults
 
 
 # --- a real one ------------------------------------------------------------------------------

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import dialects, parse
+from router import dialects, parse, rewrite
 from router.chat import Endpoint
+from router.errors import InvalidValue
 from router.params import PARAMS
 from router.policy import Policy
-from tests.support.journey import MESSAGES, asked, body_of, policy_of, wired
+from tests.support.journey import MESSAGES, asked, body_of, decided, policy_of, wired
 
 NAMES = sorted(dialects.DIALECTS)
 LIMITS = PARAMS["max_new_tokens"].spellings
@@ -171,20 +173,23 @@ def test_every_parameter_a_policy_sets_is_said_lost_with_a_warning_or_known_to_b
     dialect = dialects.of(name)
     values = {"bool": "true", "int": "3", "float": "0.5", "text": '"x"', "texts": '["x"]'}
     for param in PARAMS.values():
-        preset = f"{param.name} = {values.get(param.kind, json.dumps('drop'))}"
+        choice = json.dumps(param.choices[-1]) if param.choices else ""
+        preset = f"{param.name} = {values.get(param.kind, choice)}"
         if param.name == "thinking_budget":
             preset += "\nthinking = true"
         wire = wired(asked({}), policy_of(preset), name)
         is_warned = any(param.name in warning for warning in wire.warnings)
-        ways = [param.name in wire.params, is_warned, param.name in dialect.quiet]
-        assert ways.count(True) == 1, param.name
+        is_said = param.name in wire.params
+        is_nothing = param.name in dialect.quiet or param.name in dialect.does
+        assert is_said or is_warned or is_nothing, param.name
+        assert not (is_said and is_warned), param.name
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_models_name_is_the_backends(name: str) -> None:
     assert body_of(wired(asked({"model": "auto"}), NOTHING, name, "served")) == {"model": "served"}
     assert body_of(wired(asked({}), NOTHING, name, "served")) == {"model": "served"}
-    same = asked({"model": "served"})
+    same = asked({"model": "served", "stream": True, "stream_options": {"include_usage": True}})
     assert wired(same, NOTHING, name, "served").body == same.raw
 
 
@@ -236,7 +241,11 @@ def test_a_strict_server_gets_nothing_outside_its_list() -> None:
         assert any(name in warning for warning in wire.warnings)
 
 
-@given(st.dictionaries(st.sampled_from([*PARAMS, "mystery", "user", "n", "tools"]), st.just(1)))
+@given(
+    st.dictionaries(
+        st.sampled_from([*PARAMS.keys() - {"stream"}, "mystery", "user", "n", "tools"]), st.just(1)
+    )
+)
 def test_a_strict_server_gets_nothing_outside_its_list_whatever_is_sent(
     body: dict[str, Any],
 ) -> None:
@@ -298,22 +307,95 @@ def test_an_effort_that_a_server_knows_stays_as_the_client_said_it(effort: str) 
     assert wired(request, NOTHING, "ollama").body == request.raw
 
 
-@pytest.mark.parametrize("value", [True, False])
-def test_a_reasoning_switch_that_a_server_knows_stays(value: bool) -> None:
-    request = asked({"include_reasoning": value})
-    wire = wired(request, NOTHING, "vllm")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("switch", ["include_reasoning", "separate_reasoning", "return_reasoning"])
+def test_where_a_thought_goes_is_the_routers_own_business(name: str, switch: str) -> None:
+    """Only a server that nobody knows may have its own idea of such a switch."""
+    wire = wired(asked({switch: False}), NOTHING, name)
 
-    assert wire.body == request.raw
+    assert wire.params["reasoning_output"] == "drop"
+    assert body_of(wire) == ({switch: False} if name == "openai" else {})
     assert wire.warnings == ()
 
 
-@pytest.mark.parametrize("value", [True, False])
-def test_a_reasoning_switch_that_sglang_knows_stays(value: bool) -> None:
-    request = asked({"separate_reasoning": value})
-    wire = wired(request, NOTHING, "sglang")
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_to_be_collected_is_streamed_to_us_with_its_usage(name: str) -> None:
+    wire = wired(asked({}), policy_of('stream = "collect"'), name)
 
-    assert wire.body == request.raw
-    assert wire.warnings == ()
+    sent = json.loads(wire.body)
+    assert sent["stream"] is True
+    if dialects.of(name).takes_stream_options:
+        assert sent["stream_options"] == {"include_usage": True}
+
+
+def test_a_server_that_gives_up_streams_alone_streams_whatever_is_asked() -> None:
+    whole = json.loads(wired(asked({}), NOTHING, "transformers").body)
+    streamed = asked({"stream": True})
+
+    assert whole["stream"] is True
+    assert wired(streamed, NOTHING, "transformers").body == streamed.raw
+
+
+OUTSIDE = [
+    ("vllm", "temperature", 2.5, 2),
+    ("vllm", "temperature", -1, 0),
+    ("vllm", "top_p", 0, 1e-6),
+    ("vllm", "top_p", 1.5, 1),
+    ("vllm", "top_k", -7, -1),
+    ("vllm", "min_p", 2.0, 1),
+    ("vllm", "presence_penalty", 3, 2),
+    ("vllm", "max_tokens", 0, 1),
+    ("vllm", "max_tokens", -1, None),
+    ("vllm", "repetition_penalty", 0, None),
+    ("transformers", "temperature", -1, 0),
+    ("transformers", "max_tokens", 0, 1),
+    ("transformers", "frequency_penalty", -2, None),
+    ("llamacpp", "repetition_penalty", -1, None),
+]
+
+
+@pytest.mark.parametrize(("name", "member", "value", "sent"), OUTSIDE)
+def test_a_number_outside_of_what_a_server_takes_is_the_nearest_inside_or_left_out(
+    name: str, member: str, value: float, sent: float | None
+) -> None:
+    wire = wired(asked({member: value}), NOTHING, name)
+
+    assert body_of(wire) == ({} if sent is None else {member: sent})
+    [warning] = wire.warnings
+    assert f"{value}" in warning
+
+
+def test_a_number_that_a_server_takes_goes_without_a_word() -> None:
+    for name in ("vllm", "transformers", "llamacpp"):
+        wire = wired(asked({"temperature": 0.5, "max_tokens": 5}), NOTHING, name)
+        assert wire.warnings == ()
+        assert body_of(wire) == {"temperature": 0.5, "max_tokens": 5}
+
+
+def test_a_limit_beyond_the_context_is_the_context() -> None:
+    short = msgspec.structs.replace(dialects.of("vllm"), context=2048)
+    request = asked({"max_tokens": 100_000})
+    changes = rewrite.changes(request, decided(request, NOTHING))
+
+    wire = dialects.encode(request, changes, short, "")
+
+    assert body_of(wire) == {"max_tokens": 2048}
+    assert "2048" in wire.warnings[0]
+
+
+@pytest.mark.parametrize("value", ["hot", True, [1]])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_of_the_wrong_kind_is_refused_but_by_a_server_of_unknown_kind(
+    name: str, value: Any
+) -> None:
+    request = asked({"temperature": value})
+
+    if name == "openai":
+        assert wired(request, NOTHING, name).body == request.raw
+        return
+    with pytest.raises(InvalidValue) as refused:
+        wired(request, NOTHING, name)
+    assert refused.value.param == "temperature"
 
 
 @pytest.mark.parametrize("name", ["vllm", "llamacpp", "sglang", "ollama", "openai"])
@@ -389,7 +471,7 @@ def test_a_responses_limit_is_max_output_tokens(spelling: str) -> None:
 def test_no_usage_is_asked_for_on_a_stream_of_responses() -> None:
     request = asked({"stream": True}, Endpoint.RESPONSES)
 
-    assert body_of(wired(request, NOTHING, "vllm")) == {"stream": True}
+    assert json.loads(wired(request, NOTHING, "vllm").body) == {"stream": True, "input": "hi"}
 
 
 # --- saying it again changes nothing --------------------------------------------------------------

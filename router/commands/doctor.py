@@ -1,5 +1,6 @@
 """`doctor`: tiny requests to a backend; what it honours, and what of the policy is lost on it.
 
+What it found is kept in a file that `dialect = "auto"` goes by.
 Exit codes: 0 all that the policy wants lands, 1 something is lost, 2 usage or no answer.
 """
 
@@ -13,11 +14,12 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
+from router import capabilities, dialects, doctor, report_text, trained
 from router import config as configs
-from router import dialects, doctor, report_text
 from router import policy as policies
 from router.commands import options
 from router.config import Backend
@@ -61,7 +63,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="for each question (default: 30)",
     )
     parser.add_argument(
-        "--write", type=Path, metavar="FILE.json", help="write the report there, too"
+        "--limit",
+        type=_seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="for all questions to a backend; what is not asked by then is unknown (default: 120)",
+    )
+    parser.add_argument(
+        "--no-write",
+        action="store_true",
+        help='do not keep what it can do in the file that dialect = "auto" goes by',
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE.json", help="write the whole report there, too"
     )
 
 
@@ -81,10 +95,19 @@ def run(args: argparse.Namespace) -> int:
             code = 2
             continue
         lost = () if policy is None else doctor.losses(report, policy, target.pool)
-        told.append({**msgspec.to_builtins(report), "losses": msgspec.to_builtins(lost)})
+        kept_in = None if args.no_write else _keep(report)
+        told.append(
+            {
+                **msgspec.to_builtins(report),
+                "losses": msgspec.to_builtins(lost),
+                "capabilities_file": str(kept_in) if kept_in else None,
+            }
+        )
         code = max(code, 1 if lost else 0)
         if not args.json:
             print("\n".join(_readable(report, lost, policy)))
+            if kept_in:
+                print(f"what it can do is kept in {kept_in}")
     # One backend is one report; several are a list of them.
     document: Any = told[0] if len(targets) == 1 and told else told
     text = json.dumps(document, indent=2, ensure_ascii=False)
@@ -97,6 +120,20 @@ def run(args: argparse.Namespace) -> int:
             print(f"{error.filename}: {error.strerror}", file=sys.stderr)
             return 2
     return code
+
+
+def _keep(report: Report) -> Path | None:
+    """Keep what the backend can do. A report is no worse for not being kept."""
+    if not report.is_whole:
+        print(f"{report.url}: too slow for all to be asked: not kept", file=sys.stderr)
+        return None
+    path = capabilities.path_for(report.url, trained.folder())
+    try:
+        capabilities.write(path, doctor.capabilities(report))
+    except OSError as error:
+        print(f"{error.filename or path}: {error.strerror}: not kept", file=sys.stderr)
+        return None
+    return path
 
 
 def _wanted(args: argparse.Namespace) -> tuple[list[_Target], Policy | None]:
@@ -136,13 +173,23 @@ def _configured(args: argparse.Namespace, backend: Backend) -> _Target:
 
 
 def _examined(args: argparse.Namespace, target: _Target) -> Report:
-    if not target.url.startswith(("http://", "https://")):
+    if not _is_url(target.url):
         raise DoctorError("is no URL: http://host:port is wanted")
     key = None
     if target.key_env is not None and not (key := os.environ.get(target.key_env)):
         raise DoctorError(f"the environment variable {target.key_env} is not set")
-    with doctor.Asker(target.url, key=key, timeout_s=args.timeout) as asker:
+    limits = {"timeout_s": args.timeout, "limit_s": args.limit}
+    with doctor.Asker(target.url, key=key, **limits) as asker:
         return doctor.examine(asker, model=target.model, dialect=target.dialect)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018  # looking is what finds a port that is none
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 # --- for people ------------------------------------------------------------------------------
@@ -153,6 +200,9 @@ def _readable(report: Report, lost: tuple[Loss, ...], policy: Policy | None) -> 
     yield from _wrapped("server", f"{report.engine}{version}, at {report.url}")
     yield from _wrapped("model", report.model)
     yield from _wrapped("dialect", f"{report.dialect} ({_standing(report)})")
+    context = f"{report.context} tokens" if report.context else "not told"
+    yield from _wrapped("context", f"{context} for one conversation")
+    yield from _wrapped("thought", _thought(report))
     if report.signs:
         yield from _wrapped("known by", "; ".join(report.signs))
     for note in report.notes:
@@ -181,6 +231,19 @@ def _readable(report: Report, lost: tuple[Loss, ...], policy: Policy | None) -> 
 def _standing(report: Report) -> str:
     proven = sum(knob.verdict == "honoured" for knob in report.knobs)
     return f"{report.proven}; {proven} of {len(report.knobs)} proven just now"
+
+
+def _thought(report: Report) -> str:
+    match report.thought:
+        case None:
+            return "where one would arrive could not be seen"
+        case "none":
+            return "none: this model does not think"
+        case "inline":
+            begun = ", begun in the prompt" if report.opens_in_prompt else ""
+            return f"arrives in tags inside the answer{begun}"
+        case member:
+            return f"arrives as {member}"
 
 
 def _unproven(report: Report) -> str:

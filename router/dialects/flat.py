@@ -5,11 +5,13 @@ the keyword list of `generate()`, and for hosted Qwen endpoints that take
 `enable_thinking` beside the OpenAI parameters.
 """
 
-from router.dialects.spoken import Dialect, Place, only
+from router.dialects.spoken import Dialect, Place
 from router.params import PARAMS
 
 _OWN_NAMES = {
-    name: Place((name,)) for name in PARAMS if name not in ("thinking", "reasoning_output")
+    name: Place((name,))
+    for name in PARAMS
+    if name not in ("thinking", "reasoning_output", "stream")
 }
 
 DIALECT = Dialect(
@@ -19,7 +21,6 @@ DIALECT = Dialect(
     places={
         **_OWN_NAMES,
         "thinking": Place(("enable_thinking",)),
-        "reasoning_output": Place(("return_reasoning",), only("drop", False)),
         "max_new_tokens": Place(("max_new_tokens",)),
     },
     takes_stream_options=False,

@@ -3,9 +3,7 @@
 It calls the repetition penalty repeat_penalty and ignores the common name.
 """
 
-from router.dialects.spoken import UNSAYABLE, Dialect, Place
-
-_REASONING = {"inline": "none", "field": "auto"}
+from router.dialects.spoken import Dialect, Place, above, as_it_is
 
 DIALECT = Dialect(
     name="llamacpp",
@@ -14,15 +12,12 @@ DIALECT = Dialect(
     places={
         "thinking": Place(("chat_template_kwargs.enable_thinking",)),
         "thinking_budget": Place(("thinking_budget_tokens",)),
-        "reasoning_output": Place(
-            ("reasoning_format",), lambda value: _REASONING.get(value, UNSAYABLE)
-        ),
         "temperature": Place(("temperature",)),
         "top_p": Place(("top_p",)),
         "top_k": Place(("top_k",)),
         "min_p": Place(("min_p",)),
         "max_new_tokens": Place(("max_tokens", "max_completion_tokens", "n_predict")),
-        "repetition_penalty": Place(("repeat_penalty",)),
+        "repetition_penalty": Place(("repeat_penalty",), as_it_is, above(0)),
         "presence_penalty": Place(("presence_penalty",)),
         "frequency_penalty": Place(("frequency_penalty",)),
         "seed": Place(("seed",)),

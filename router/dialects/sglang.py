@@ -1,6 +1,6 @@
 """SGLang's OpenAI server. From its documentation, not observed by this project."""
 
-from router.dialects.spoken import Dialect, Place, only
+from router.dialects.spoken import Dialect, Place
 
 DIALECT = Dialect(
     name="sglang",
@@ -8,7 +8,6 @@ DIALECT = Dialect(
     proven="from documentation",
     places={
         "thinking": Place(("chat_template_kwargs.enable_thinking",)),
-        "reasoning_output": Place(("separate_reasoning",), only("field", True)),
         "temperature": Place(("temperature",)),
         "top_p": Place(("top_p",)),
         "top_k": Place(("top_k",)),

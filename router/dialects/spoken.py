@@ -9,6 +9,7 @@ import msgspec
 
 from router import params, splice
 from router.chat import ChatRequest, Endpoint, Wire
+from router.errors import InvalidValue
 from router.rewrite import Change, Changes
 
 _json = msgspec.json.Encoder().encode
@@ -24,11 +25,13 @@ def as_it_is(value: Any) -> Any:
 class Place(msgspec.Struct, frozen=True):
     """Where a server reads a parameter. Several paths: any of them is understood.
 
-    `say` turns our value into the server's, or gives UNSAYABLE.
+    `say` turns our value into the server's, or gives UNSAYABLE. `within` gives the bound
+    instead of a number that this server would turn down; see `bounded`.
     """
 
     paths: tuple[str, ...]
     say: Callable[[Any], Any] = as_it_is
+    within: Callable[[Any], Any] | None = None
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,23 +39,41 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
     `quiet` are parameters with nothing to say and nothing lost: the server already
     does what they ask for, another parameter carries them, or the router itself does
-    it (a session is kept on its replica whether or not the replica hears its id). `allowed`, where
+    it (a session is kept on its replica whether or not the replica hears its id). `does` are
+    those of one value, which is what the server does anyway. `unheard` are members that it
+    takes and does not act on, with what a request then misses. `allowed`, where
     given, are the only top-level members the server accepts. `finish` may put
-    finishing touches to the edits.
+    finishing touches to the edits. `optional` are places that only some servers of this kind
+    have, by how they were started: used where one was seen to honour them (capabilities.py).
     """
 
     name: str
     title: str
     places: Mapping[str, Place]
+    optional: Mapping[str, Place] = {}
+    #: which one of the kind: tells apart what was fitted to what one server was seen to do
+    variant: str = ""
+    context: int | None = None  # tokens that one conversation may have, where that is known
     quiet: frozenset[str] = frozenset()
+    does: Mapping[str, Any] = {}
+    unheard: Mapping[str, str] = {}
     allowed: frozenset[str] | None = None
     finish: Callable[[ChatRequest, dict[str, Any], dict[str, bytes | None]], None] | None = None
     takes_stream_options: bool = True
     passes_unsayable: bool = False  # an unknown server: what the client wrote may be right
-    ends_with_done: bool = True  # streams close with `data: [DONE]`
+    aborts_only_streams: bool = False  # a whole answer is generated to its end, client or not
+    #: streams the prompt's empty think block as a thought of blanks where thinking is off
+    leaks_empty_thought: bool = False
+    #: goes on with a last message of the assistant's, asked to by `continue_final_message`
+    continues: bool = False
+    is_one_at_a_time: bool = False  # a second request waits for the first inside the server
+    #: the thought's opening tag is in the prompt, so that an answer begins inside the thought
+    opens_in_prompt: bool = False
     proven: str = ""  # how this table is known
 
 
+#: what the router does with an answer itself, whatever the server could do
+_OURS = frozenset({"reasoning_output", "stream"})
 #: what each endpoint but chat can carry; chat carries everything
 _COMPLETIONS = frozenset(params.PARAMS) - {"thinking", "thinking_budget", "reasoning_output"}
 _RESPONSES = frozenset({"temperature", "top_p", "max_new_tokens"})
@@ -69,6 +90,8 @@ class Said(msgspec.Struct, frozen=True):
     patch: splice.Patch
     params: Mapping[str, Any]
     warnings: tuple[str, ...]
+    collects: bool = False  # it will stream, although the client wants a whole answer
+    budget: int | None = None  # tokens of thought after which we have to stop it ourselves
 
     def wire(self, request: ChatRequest) -> Wire:
         return Wire(self.patch.apply(request.raw, request.spans), self.params, self.warnings)
@@ -93,7 +116,16 @@ def say(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) ->
             _say_extra(change, dialect, edits, said, warnings)
         else:
             _say(change, request, dialect, edits, nested, said, warnings)
-    if changes.ask_usage and dialect.takes_stream_options:
+    budget = None
+    if changes.budget is not None and dialect.continues and "thinking_budget" not in said:
+        budget = said["thinking_budget"] = changes.budget
+    is_whole_chat = request.endpoint is Endpoint.CHAT and not request.stream
+    collects = changes.collects or (
+        is_whole_chat and (dialect.aborts_only_streams or budget is not None)
+    )
+    if collects:
+        edits["stream"] = b"true"
+    if (changes.ask_usage or collects) and dialect.takes_stream_options:
         nested.setdefault("stream_options", {})["include_usage"] = b"true"
     for name, inner in nested.items():
         edits[name] = splice.merge(_raw(request, name), inner)
@@ -101,6 +133,11 @@ def say(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) ->
         dialect.finish(request, said, edits)
     if model and model != request.model:
         edits["model"] = _json(model)
+    warnings += [
+        f"{name} has no effect on {dialect.title}"
+        for name, wish in dialect.unheard.items()
+        if wish in request.has and name in request.spans
+    ]
     if dialect.allowed is not None:
         refused = [
             name
@@ -110,7 +147,7 @@ def say(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) ->
         for name in refused:
             edits[name] = None
             warnings.append(f"{name} is refused by {dialect.title}")
-    return Said(splice.patch(request.spans, edits), said, tuple(warnings))
+    return Said(splice.patch(request.spans, edits), said, tuple(warnings), collects, budget)
 
 
 def _raw(request: ChatRequest, name: str) -> bytes | None:
@@ -139,9 +176,28 @@ def _say(
 ) -> None:
     place = _place(change, request, dialect)
     value = change.value
+    if change.name in _OURS:
+        # The router does it itself. To a server of unknown kind the client's own word goes on.
+        if not dialect.passes_unsayable:
+            _remove(change, (), edits, nested)
+        if value is not None and request.endpoint is Endpoint.CHAT:
+            said[change.name] = value
+        return
     told = UNSAYABLE
     if place is not None and value is not None:
+        if not dialect.passes_unsayable:
+            _check_kind(change)
         told = place.say(value)
+        bound = _bound(change.name, told, place, dialect)
+        if bound is not told:
+            sent = "nothing" if bound is UNSAYABLE else f"{bound:g}"
+            warnings.append(
+                f"{change.name} {value} is outside what {dialect.title} takes: {sent} was sent"
+            )
+            if bound is UNSAYABLE:
+                _remove(change, (), edits, nested)
+                return
+            value = told = bound
     target = _target(change, place)
     if place is not None and _stays(change, request, place, target):
         _remove(change, (target,), edits, nested)
@@ -158,7 +214,8 @@ def _say(
             said[change.name] = value
             return
         _remove(change, (), edits, nested)
-        if value is not None and change.name not in dialect.quiet:
+        is_done = change.name in dialect.quiet or dialect.does.get(change.name) == value
+        if value is not None and not is_done:
             warnings.append(f"{change.name} cannot be said to {dialect.title}")
         return
     _remove(change, (target,), edits, nested)
@@ -166,6 +223,27 @@ def _say(
     is_as_sent = not change.was_decided and target in change.spellings and told == value
     if not is_as_sent or _differs(request, target, told):
         _put(target, _json(told), edits, nested)
+
+
+def _check_kind(change: Change) -> None:
+    """Raise InvalidValue for a client's value of the wrong kind: some servers fall over it."""
+    param = params.PARAMS[change.name]
+    if change.was_decided or not change.spellings or param.kind not in ("int", "float"):
+        return
+    if not params.is_number(change.value):
+        name = change.spellings[0]
+        raise InvalidValue(f"{name} must be a number.", param=name)
+
+
+def _bound(name: str, told: Any, place: Place, dialect: Dialect) -> Any:
+    """A number as this server takes it: itself, the nearest it takes, or UNSAYABLE."""
+    if told is UNSAYABLE or not params.is_number(told):
+        return told
+    if place.within is not None:
+        told = place.within(told)
+    if name == "max_new_tokens" and dialect.context is not None and told is not UNSAYABLE:
+        told = min(told, dialect.context)
+    return told
 
 
 def _stays(change: Change, request: ChatRequest, place: Place, target: str) -> bool:
@@ -241,11 +319,29 @@ def _say_extra(
         said[change.name] = change.value
 
 
+def bounded(low: float, high: float) -> Callable[[Any], Any]:
+    """A `within` for numbers: the nearest one in [low, high]. Both have to be of its kind."""
+
+    def nearest(value: Any) -> Any:
+        if value < low:
+            return low
+        return high if value > high else value
+
+    return nearest
+
+
+def above(low: float) -> Callable[[Any], Any]:
+    """A `within` for a number without a sensible neighbour: nothing is said instead."""
+    return lambda value: value if value > low else UNSAYABLE
+
+
+def tokens(value: Any) -> Any:
+    """A `within` for a token limit. Less than none means no limit, which goes without saying."""
+    if value < 0:
+        return UNSAYABLE
+    return max(int(value), 1)
+
+
 def onoff(on: Any, off: Any) -> Callable[[Any], Any]:
     """A `say` for a switch."""
     return lambda value: on if value else off
-
-
-def only(expected: Any, told: Any) -> Callable[[Any], Any]:
-    """A `say` for the one value a server can be told."""
-    return lambda value: told if value == expected else UNSAYABLE

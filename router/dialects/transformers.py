@@ -8,6 +8,7 @@ output limit that the server would otherwise have raised to 1,024.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 
 from router import splice
 from router.chat import ChatRequest
-from router.dialects.spoken import Dialect, Place
+from router.dialects.spoken import Dialect, Place, above, as_it_is, bounded, tokens
 from router.errors import InvalidJson
 
 _IN_GENERATION_CONFIG = ("top_k", "min_p", "repetition_penalty")
@@ -43,7 +44,8 @@ def _into_generation_config(
     settings: dict[str, Any] = {}
     for name in _IN_GENERATION_CONFIG:
         if said.get(name) is not None:
-            settings[name] = said[name]
+            # It turns a whole number down where a fraction is meant.
+            settings[name] = said[name] if name == "top_k" else float(said[name])
         edits.pop(name, None)
         if name in request.spans:
             edits[name] = None
@@ -79,20 +81,29 @@ DIALECT = Dialect(
     proven="observed on transformers 5.24",
     places={
         "thinking": Place(("chat_template_kwargs.enable_thinking",)),
-        "temperature": Place(("temperature",)),
+        "temperature": Place(("temperature",), as_it_is, bounded(0, math.inf)),
         "top_p": Place(("top_p",)),
         "top_k": Place(("top_k",)),
         "min_p": Place(("min_p",)),
-        "max_new_tokens": Place(("max_tokens", "max_completion_tokens")),
-        "repetition_penalty": Place(("repetition_penalty",)),
-        "frequency_penalty": Place(("frequency_penalty",)),
+        "max_new_tokens": Place(("max_tokens", "max_completion_tokens"), as_it_is, tokens),
+        "repetition_penalty": Place(("repetition_penalty",), as_it_is, above(0)),
+        # It is 1 + this that the server takes as its repetition penalty, which must be above 0.
+        "frequency_penalty": Place(("frequency_penalty",), as_it_is, above(-1)),
         "seed": Place(("seed",)),
         "stop": Place(("stop",)),
     },
-    # generate() caches within a request by itself, and special tokens are always skipped
-    quiet=frozenset({"session_id", "thinking_budget", "use_cache", "skip_special_tokens"}),
+    quiet=frozenset({"session_id", "thinking_budget", "use_cache"}),  # generate() has a cache
+    does={"skip_special_tokens": True},
+    unheard={
+        "response_format": "json_schema",
+        "n": "n",
+        "logprobs": "logprobs",
+        "tool_choice": "forced_tool",
+    },
     allowed=_ALLOWED,
     finish=_into_generation_config,
     takes_stream_options=False,  # usage always rides on the last chunk
-    ends_with_done=False,
+    aborts_only_streams=True,
+    leaks_empty_thought=True,
+    is_one_at_a_time=True,
 )

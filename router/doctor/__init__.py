@@ -12,12 +12,23 @@ from datetime import UTC, datetime
 import msgspec
 
 from router import dialects
-from router.doctor import identity
+from router.capabilities import Capabilities, Thought
+from router.doctor import examination, identity
 from router.doctor.asking import Asker, DoctorError
-from router.doctor.knobs import Examination, Knob
+from router.doctor.knobs import Knob
 from router.doctor.losses import Loss, losses
 
-__all__ = ["SCHEMA", "Asker", "DoctorError", "Knob", "Loss", "Report", "examine", "losses"]
+__all__ = [
+    "SCHEMA",
+    "Asker",
+    "DoctorError",
+    "Knob",
+    "Loss",
+    "Report",
+    "capabilities",
+    "examine",
+    "losses",
+]
 
 SCHEMA = 1
 
@@ -30,37 +41,62 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     time: str  # RFC 3339, UTC
     engine: str
     version: str | None
+    started: str | None  # something that is another after each start of it
     model: str
+    context: int | None  # tokens that one conversation may have
     dialect: str
     proven: str  # how the dialect's table is known
+    thought: Thought | None  # where one arrives when nothing else is said
+    opens_in_prompt: bool
     signs: tuple[str, ...]  # what the server was known by
     notes: tuple[str, ...]
     requests: int  # chat requests that it took
+    is_whole: bool  # all was asked; False: the server was too slow for that
     knobs: tuple[Knob, ...]
 
 
 def examine(asker: Asker, *, model: str | None = None, dialect: str | None = None) -> Report:
     """Ask one backend; raises DoctorError where it cannot be examined at all."""
-    found = identity.look(asker)
-    notes = list(found.notes)
-    spoken = dialects.of(dialect or found.dialect)
-    if spoken.name != found.dialect:
-        notes.append(f"spoken to as {spoken.name}; by itself it would be taken for {found.dialect}")
-    name = model or found.model
-    if name is None:
+    known = identity.look(asker, model)
+    notes = list(known.notes)
+    spoken = dialects.of(dialect or known.dialect)
+    if spoken.name != known.dialect:
+        notes.append(f"spoken to as {spoken.name}; by itself it would be taken for {known.dialect}")
+    if known.model is None:
         raise DoctorError("it names no model in /v1/models: say which with --model")
-    examination = Examination(asker, spoken, name)
-    knobs = examination.run()
+    found = examination.run(asker, spoken, known.model)
     return Report(
         url=asker.url,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
-        engine=found.engine,
-        version=found.version,
-        model=name,
+        engine=known.engine,
+        version=known.told.version,
+        started=known.told.started,
+        model=known.model,
+        context=known.told.context,
         dialect=spoken.name,
         proven=spoken.proven,
-        signs=found.signs,
-        notes=tuple(notes),
-        requests=examination.count,
-        knobs=knobs,
+        thought=found.thought,
+        opens_in_prompt=found.opens_in_prompt,
+        signs=known.signs,
+        notes=(*notes, *found.notes),
+        requests=found.requests,
+        is_whole=found.is_whole,
+        knobs=found.knobs,
+    )
+
+
+def capabilities(report: Report) -> Capabilities:
+    """What of a report matters to who serves."""
+    return Capabilities(
+        url=report.url,
+        time=report.time,
+        engine=report.engine,
+        version=report.version,
+        model=report.model,
+        dialect=report.dialect,
+        started=report.started,
+        context=report.context,
+        thought=report.thought,
+        opens_in_prompt=report.opens_in_prompt,
+        knobs={knob.name: knob.verdict for knob in report.knobs},
     )

@@ -6,28 +6,34 @@ version, or a doubt.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from router import dialects, probe
 from router.doctor.asking import Answer, Asker, DoctorError, NoAnswer
+from router.probe import Told
 
 _PATHS = ("/v1/models", "/version", "/props", "/api/version", "/health")
+_METRICS = "/metrics"
 _TITLES = {"openai": "unknown (speaks the OpenAI API)", "ollama": "Ollama", "sglang": "SGLang"}
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
-    version: str | None
+    told: Told
     model: str | None
     dialect: str  # what the router would speak, asked to find out by itself
     signs: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def look(asker: Asker) -> Identity:
-    """Ask the paths that tell servers apart; raises DoctorError where none answers."""
+def look(asker: Asker, model: str | None = None) -> Identity:
+    """Ask the paths that tell servers apart; raises DoctorError where none answers.
+
+    `model` is the one asked about: the first that is served where it is None.
+    """
     answers: dict[str, Answer] = {}
     fault = ""
     for path in _PATHS:
@@ -54,10 +60,15 @@ def look(asker: Asker) -> Identity:
     elif models is None:
         notes.append("/v1/models is not JSON")
     engine = likely if dialect == "openai" and likely is not None else dialect
+    name = model or (probe.served_model(models) if status == 200 else None)
+    if _METRICS in probe.TELLING.get(engine, ()):
+        with suppress(NoAnswer):
+            answers[_METRICS] = asker.get(_METRICS)
+    bodies = {path: answer.body for path, answer in answers.items() if answer.status == 200}
     return Identity(
         engine=_TITLES.get(engine, dialects.of(engine).title),
-        version=_version(engine, found),
-        model=probe.served_model(models) if status == 200 else None,
+        told=probe.read_told(engine, name, bodies),
+        model=name,
         dialect=dialect,
         signs=tuple(_signs(answers, models, found)),
         notes=tuple(notes),
@@ -74,15 +85,6 @@ def _likely(found: dict[str, dict[str, Any]]) -> str | None:
     if "default_generation_settings" in found["/props"]:
         return "llamacpp"
     return "ollama" if isinstance(found["/api/version"].get("version"), str) else None
-
-
-def _version(engine: str, found: dict[str, dict[str, Any]]) -> str | None:
-    path, member = {
-        "llamacpp": ("/props", "build_info"),
-        "ollama": ("/api/version", "version"),
-    }.get(engine, ("/version", "version"))
-    version = found[path].get(member)
-    return version if isinstance(version, str) and version else None
 
 
 def _signs(answers: dict[str, Answer], models: Any, found: dict[str, dict[str, Any]]) -> list[str]:

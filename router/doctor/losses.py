@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from router import decide, dialects, parse, rewrite
+from router.capabilities import CARRIED
 from router.chat import Classification, Endpoint
 from router.doctor.knobs import Knob
 from router.policy import Policy
@@ -67,5 +68,7 @@ def _lost(report: Examined, policy: Policy, scenario: str) -> Iterator[tuple[str
             if name not in said.params:
                 if name not in dialect.quiet:
                     yield name, value, "cannot be said"
+            elif name in CARRIED:
+                continue
             elif knob is not None and knob.verdict in ("ignored", "refused"):
                 yield name, value, knob.verdict

@@ -58,8 +58,10 @@ def wired(request: ChatRequest, policy: Policy, dialect: str, model: str = "") -
 
 
 def body_of(wire: Wire) -> dict[str, Any]:
-    """The encoded body without its messages."""
+    """The encoded body without its messages, and without being a stream."""
     value: dict[str, Any] = json.loads(wire.body)
     for name in ("messages", "prompt", "input"):
         value.pop(name, None)
+    if value.get("stream") is True:
+        del value["stream"]
     return value
