@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from router import config as configs
 from router import dialects, policycheck, probe, trained
 from router import policy as policies
+from router.acquaintance import Acquaintances
 from router.classify import Classifier
 from router.classify.learned import Learned
 from router.config import Backend, Config
@@ -77,7 +79,7 @@ def slots_of(config: Config, connect: Callable[[Backend], Upstream]) -> dict[str
         slot = Slot(
             name=backend.name,
             upstream=connect(backend),
-            dialect=dialects.of(name),
+            dialect=msgspec.structs.replace(dialects.of(name), context=backend.context),
             model=backend.model,
             is_named=backend.model is not None,
             host=f"{host}:{backend.port}".encode(),
@@ -298,6 +300,9 @@ class App:
             SystemClock(),
             soon=lambda work: self.loop.call_later(_RECORD_PAUSE_S, work),
             sessions=MemorySessions(SystemClock()),
+            queue=config.limits.queue,
+            queue_timeout_s=config.limits.queue_timeout_s,
+            keepalive_s=config.server.keepalive_s,
         )
         self.keeper = PolicyKeeper(
             self.policy_path,
@@ -308,6 +313,9 @@ class App:
             taken=taken,
         )
         self.keeper.judge_first()
+        self.known = Acquaintances(
+            config, config_path, lambda slot: self._probes[slot.name], self._spawn
+        )
         self._pages: Pages | None = None
         self.hub = Hub(
             loop=self.loop,
@@ -387,6 +395,7 @@ class App:
             for upstream in (*self.upstreams, *self._probes.values()):
                 upstream.sweep(now)
             self.hub.check_time()
+            self.pipeline.look_around()
 
     async def _check(self, slot: Slot) -> None:
         """Look after one backend: is it up, what does it serve."""
@@ -404,8 +413,8 @@ class App:
         if is_up != was_up:
             say = log.info if is_up else log.warning
             say("backend is up" if is_up else "backend is down", backend=slot.name, reason=reason)
-        if is_up and (not was_up or slot.model is None):
-            await self._learn(slot)
+        if is_up and (not was_up or slot.model is None or self.known.has_news(slot)):
+            await self.known.learn(slot)
 
     def mark_down(self, slot: Slot, reason: str) -> None:
         """Somebody knows better than the last check."""
@@ -429,27 +438,6 @@ class App:
             return True, "ok"
         return False, f"answers with status {answer.status}"
 
-    async def _learn(self, slot: Slot) -> None:
-        """Ask what it serves, and what it is where the configuration leaves that open."""
-        backend = slot.upstream.backend
-        if slot.is_named and backend.dialect != "auto":
-            return
-        try:
-            answer = await probe.get(
-                self._probes[slot.name],
-                "/v1/models",
-                timeout_s=self.config.health.timeout_s,
-                key=slot.authorization,
-            )
-        except (TimeoutError, BackendError):
-            return
-        document = answer.json()
-        if not slot.is_named:
-            slot.model = probe.served_model(document)
-        if backend.dialect == "auto":
-            slot.dialect = dialects.of(probe.dialect_name(document))
-        log.info("backend told", backend=slot.name, model=slot.model, dialect=slot.dialect.name)
-
     async def drain(self, hurry: asyncio.Event) -> None:
         """Nothing new; what runs may finish within the grace, then it is told to end."""
         self.pipeline.is_draining = True
@@ -461,7 +449,7 @@ class App:
             await asyncio.sleep(0.02)
             self.hub.close_idle()
         for exchange in list(self.pipeline.active):
-            exchange.break_off()
+            exchange.end_now()
         await asyncio.sleep(0)
 
     async def close(self) -> None:

@@ -116,6 +116,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     params: tuple[ParamDecision, ...]
     because: tuple[str, ...]  # what guards did; the classification has its own reasons
     warnings: tuple[str, ...]
+    answer_tokens: int | None = None  # the limit on the answer alone, where there is one
+    may_rescue: bool = False  # an answer that thought used up is to be asked for once more
+
+    def value(self, name: str) -> Any:
+        """What a parameter came to; None where nothing will be said of it."""
+        return next((param.value for param in self.params if param.name == name), None)
 
 
 class Wire(msgspec.Struct, frozen=True):

@@ -46,6 +46,8 @@ def preset(request: ChatRequest, found: Classification, policy: Policy) -> Decis
     thinking: bool | None = None
     if request.endpoint is Endpoint.CHAT:
         switch = _thinking(request, found, policy, scenario.guard)
+        if switch is not None and switch.value is True:
+            switch = _without_room(switch, request, found, policy)
         if switch is not None:
             decided["thinking"] = switch
             thinking = switch.value
@@ -62,6 +64,8 @@ def preset(request: ChatRequest, found: Classification, policy: Policy) -> Decis
     for name, sent in request.params.items():
         if name not in decided:
             decided[name] = ParamDecision(name, sent.value, True, sent.value, "client", "kept")
+    limit = decided.get("max_new_tokens")
+    has_limit = limit is not None and is_number(limit.value) and limit.value > 0
     warnings = [*request.notes, *_make_room_for_thought(decided, thinking)]
     return Decision(
         scenario=found.scenario,
@@ -70,7 +74,52 @@ def preset(request: ChatRequest, found: Classification, policy: Policy) -> Decis
         params=tuple(decided.values()),
         because=tuple(notes),
         warnings=tuple(warnings),
+        answer_tokens=int(limit.value) if limit is not None and has_limit else None,
+        may_rescue=scenario.guard.empty_answers
+        and request.endpoint is Endpoint.CHAT
+        and thinking is not False
+        and "n" not in request.has,
     )
+
+
+def rescue(decision: Decision) -> Decision:
+    """The same without thinking: for an answer that thought left no tokens for.
+
+    The whole limit on the answer is the answer's now.
+    """
+    switch = _param(decision, "thinking")
+    was_sent, client = (switch.was_sent, switch.client) if switch is not None else (False, None)
+    params = [ParamDecision("thinking", client, was_sent, False, "rescue", "forced")]
+    for param in decision.params:
+        if param.name == "max_new_tokens" and decision.answer_tokens is not None:
+            limit = decision.answer_tokens
+            param = msgspec.structs.replace(param, value=limit)
+        if param.name not in ("thinking", "thinking_budget"):
+            params.append(param)
+    return msgspec.structs.replace(decision, thinking=False, params=tuple(params), may_rescue=False)
+
+
+def continuation(decision: Decision) -> Decision:
+    """The same, for the answer behind a thought that was stopped at its budget.
+
+    A policy's limit counts answer tokens. Of the client's own, which counts all, the thought
+    has used its share.
+    """
+    tokens, budget = decision.answer_tokens, decision.value("thinking_budget")
+    params = []
+    for param in decision.params:
+        if param.name == "thinking":
+            # A parser that still expects a thought would take the answer for one.
+            param = msgspec.structs.replace(param, value=False, origin="rescue", action="forced")
+        elif param.name == "max_new_tokens" and tokens is not None:
+            left = max(1, tokens - int(budget)) if param.origin == "client" else tokens
+            param = msgspec.structs.replace(param, value=left)
+        params.append(param)
+    return msgspec.structs.replace(decision, params=tuple(params))
+
+
+def _param(decision: Decision, name: str) -> ParamDecision | None:
+    return next((param for param in decision.params if param.name == name), None)
 
 
 def _protected(request: ChatRequest, guard: Guard) -> tuple[frozenset[str], list[str]]:
@@ -130,6 +179,26 @@ def _thinking(
     if rule.fill is None:
         return None
     return decided(found.wants_thought if rule.fill == "auto" else rule.fill, "fill", "filled")
+
+
+def _without_room(
+    switch: ParamDecision, request: ChatRequest, found: Classification, policy: Policy
+) -> ParamDecision:
+    """A thought without a token is none; servers that are told so think on in the answer."""
+    for entry in policy.presets[found.scenario, True]:
+        if entry.name == "thinking_budget":
+            budget = _resolve(entry, request)
+            break
+    else:
+        sent = request.params.get("thinking_budget")
+        budget = None
+        if sent is not None:
+            budget = ParamDecision(
+                "thinking_budget", sent.value, True, sent.value, "client", "kept"
+            )
+    if budget is None or not is_number(budget.value) or budget.value != 0:
+        return switch
+    return ParamDecision("thinking", switch.client, switch.was_sent, False, budget.origin, "forced")
 
 
 def _thought_would_break(request: ChatRequest, guard: Guard) -> bool:

@@ -59,6 +59,12 @@ class InvalidValue(ClientError):
     code = "invalid_value"
 
 
+class ContextLength(ClientError):
+    """The prompt is longer than what the backend can take."""
+
+    code = "context_length_exceeded"
+
+
 class BadRequestHead(ClientError):
     """HTTP that cannot be read, or must not be (smuggling)."""
 

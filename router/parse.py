@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from router import params, splice
+from router import history, params, splice
 from router.chat import ChatRequest, Endpoint, Sent, Session, Turn, sampled
 from router.errors import InvalidJson, InvalidValue
 
@@ -95,7 +95,12 @@ def _request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
     stream = _flag(values, "stream")
     has: set[str] = set()
     if endpoint is Endpoint.CHAT:
-        text, earlier, turns, opening = _conversation(values, has)
+        text, earlier, turns, opening, thoughts = _conversation(values, has)
+        if thoughts:
+            raw = splice.apply(
+                raw, spans, {"messages": history.without_thoughts(values["messages"], thoughts)}
+            )
+            values, spans = splice.members(raw)
     elif endpoint is Endpoint.RESPONSES:
         text, earlier, turns, opening = _responses_input(values, has)
     else:
@@ -182,7 +187,8 @@ _Opening = Sequence[msgspec.Raw]  # the texts that a conversation begins with
 _Said = tuple[str, tuple[Turn, ...], int, _Opening]  # text, earlier turns, turns, opening
 
 
-def _conversation(values: Values, has: set[str]) -> _Said:
+def _conversation(values: Values, has: set[str]) -> tuple[*_Said, list[int]]:
+    """What was said, and where earlier turns of the assistant still carry their thought."""
     raw = values.get("messages")
     if raw is None:
         raise InvalidValue("messages is missing: a list of messages.", param="messages")
@@ -197,11 +203,16 @@ def _conversation(values: Values, has: set[str]) -> _Said:
         has.add("tool_loop")
     turns = roles.count("user")
     if not turns:
-        return "", (), 0, ()
+        return "", (), 0, (), []
     last = len(roles) - 1
     while roles[last] != "user":
         last -= 1
     text = _content(messages[last].content, last, has)
+    thoughts = [
+        at
+        for at in range(last)
+        if roles[at] == "assistant" and history.begins_with_thought(messages[at].content)
+    ]
     if last and roles[last - 1] == "user":  # one turn in several messages
         first = last
         while first and roles[first - 1] == "user":
@@ -210,7 +221,7 @@ def _conversation(values: Values, has: set[str]) -> _Said:
         text = "\n".join([*before, text])
         last = first
     earlier = _earlier(messages, [at for at in range(last) if roles[at] == "user"])
-    return text, earlier, turns, _opening(messages, roles)
+    return text, earlier, turns, _opening(messages, roles), thoughts
 
 
 def _earlier(

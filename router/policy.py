@@ -206,6 +206,10 @@ class Guard(_Table):
     )
     choices: bool = Field(default=True, description="With n > 1: no greedy temperature.")
     logprobs: bool = Field(default=True, description="With logprobs: reasoning is left in place.")
+    empty_answers: bool = Field(
+        default=True,
+        description="An answer that thought used up is asked for once more, without thinking.",
+    )
 
 
 class Scenario(_Table):

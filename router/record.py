@@ -68,6 +68,9 @@ class Record(msgspec.Struct, kw_only=True):
     reasoning_tokens: Annotated[int | None, Meta(description="from usage, where told")] = None
     answer_chars: Annotated[int | None, Meta(description="characters of content")] = None
     reasoning_chars: Annotated[int | None, Meta(description="characters of thought")] = None
+    rescued: Annotated[
+        bool, Meta(description="thought had used the tokens up: asked again without thinking")
+    ] = False
     finish_reason: Annotated[str | None, Meta(description="stop length tool_calls …")] = None
     status: Annotated[int | None, Meta(description="HTTP status; null: none was sent")] = None
     outcome: Annotated[

@@ -8,18 +8,21 @@ until it has shown a choice or 16 KiB and so cannot be that one.
 Whole chunks go on untouched. Where a read ends inside a chunk its payload is framed
 anew, so that the client's stream always stands between two chunks and an error frame
 can be put there at any moment.
+
+Where a thought may have to be moved (bridge.py), frames are read one by one until the answer
+has begun, and only whole ones go on; from then on it is as if there were no bridge.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from typing import Any
 
-import msgspec
 import orjson
 
-from router import errors, sse, wire
+from router import bridge, refusals, sse, wire
+from router.bridge import Bridge
+from router.tally import Tally
 
 #: how much of a whole (not streamed) reply is kept to read its usage
 WHOLE_LIMIT = 4 << 20
@@ -30,119 +33,6 @@ _DONE = b"[DONE]"
 _COUNTED_TOGETHER = 8
 #: one whole chunk that holds one event of one line
 _ONE_TOKEN = re.compile(rb"([0-9A-Fa-f]{1,6})\r\n(data:[^\r\n]*\n\n)\r\n").fullmatch
-
-
-class _Delta(msgspec.Struct, gc=False):
-    content: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    tool_calls: Any = None
-
-
-class _Choice(msgspec.Struct, gc=False):
-    delta: _Delta | None = None
-    message: _Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class _Details(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-
-
-class _Response(msgspec.Struct, gc=False):
-    usage: _Usage | None = None
-    status: str | None = None
-
-
-class _Frame(msgspec.Struct, gc=False):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: msgspec.Raw = msgspec.Raw(b"null")
-    type: str | None = None
-    delta: Any = None  # /v1/responses: the text itself
-    response: _Response | None = None
-
-
-_frame = msgspec.json.Decoder(_Frame).decode
-
-
-class Tally:
-    """What an answer held, for its record."""
-
-    answer_chars = 0
-    reasoning_chars = 0
-    finish_reason: str | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    has_token = False  # text, thought or a tool call has come
-    has_done = False
-    error: str | None = None  # an error inside a 200 answer
-
-    def read(self, data: bytes) -> _Frame | None:
-        """Count one JSON document; None where it is none of ours."""
-        try:
-            frame = _frame(data)
-        except (msgspec.DecodeError, RecursionError):
-            return None
-        for choice in frame.choices or ():
-            part = choice.delta or choice.message
-            if choice.finish_reason is not None:
-                self.finish_reason = choice.finish_reason
-            if choice.text:
-                self._count(answer=choice.text)
-            if part is not None:
-                thought = part.reasoning if part.reasoning is not None else part.reasoning_content
-                if thought or part.content:
-                    self._count(part.content, thought)
-                if part.tool_calls:
-                    self.has_token = True
-        if frame.type is not None:
-            self._read_responses_event(frame)
-        if frame.usage is not None:
-            self._read_usage(frame.usage)
-        if (error := bytes(frame.error)) != b"null":
-            self.error = error_text(error)
-        return frame
-
-    def _count(self, answer: Any = None, thought: Any = None) -> None:
-        self.has_token = True
-        if isinstance(answer, str):
-            self.answer_chars += len(answer)
-        if isinstance(thought, str):
-            self.reasoning_chars += len(thought)
-
-    def _read_responses_event(self, frame: _Frame) -> None:
-        if frame.type == "response.output_text.delta":
-            self._count(frame.delta)
-        elif frame.type in ("response.reasoning_text.delta", "response.reasoning.delta"):
-            self._count(thought=frame.delta)
-        if frame.response is not None and frame.response.usage is not None:
-            self._read_usage(frame.response.usage)
-            self.finish_reason = frame.response.status
-
-    def _read_usage(self, usage: _Usage) -> None:
-        sent, made = usage.prompt_tokens, usage.completion_tokens
-        self.input_tokens = usage.input_tokens if sent is None else sent
-        self.output_tokens = usage.output_tokens if made is None else made
-        if details := usage.prompt_tokens_details or usage.input_tokens_details:
-            self.cached_tokens = details.cached_tokens
-        if details := usage.completion_tokens_details or usage.output_tokens_details:
-            self.reasoning_tokens = details.reasoning_tokens
 
 
 class Whole:
@@ -181,32 +71,61 @@ class Stream:
     """A reply of server-sent events.
 
     `cuts_usage`: the usage frame was asked for by us alone and is taken out.
-    `adds_done`: this kind of server ends its streams without `[DONE]`.
+    `adds_done`: a stream whose choices have finished ends with `[DONE]`, whoever forgot it.
+    A thought over the bridge's budget stops it (`is_stopped`).
+    `rescues`: one that ran out of tokens before its answer began is not ended here: its end is
+    kept back (`is_empty_handed`, `kept_back`) for whoever gets it an answer.
     """
 
     __slots__ = (
         "_adds_done",
+        "_bridge",
         "_cuts_usage",
         "_is_giant",
+        "_rescues",
         "_sent",
         "_splitter",
         "_uncounted",
+        "is_empty_handed",
+        "is_stopped",
+        "kept_back",
+        "sample",
         "tally",
+        "written",
     )
 
-    def __init__(self, tally: Tally, *, cuts_usage: bool, adds_done: bool) -> None:
+    def __init__(
+        self,
+        tally: Tally,
+        *,
+        cuts_usage: bool,
+        adds_done: bool,
+        bridge: Bridge | None = None,
+        rescues: bool = False,
+    ) -> None:
         self.tally = tally
         self._cuts_usage = cuts_usage
         self._adds_done = adds_done
+        self._bridge = bridge
+        self._rescues = rescues and bridge is not None
         self._splitter = sse.EventSplitter()
         self._sent = 0  # bytes of the open event that have already gone out
         self._is_giant = False  # the open event is over the limit: its bytes are not kept
         self._uncounted: list[bytes] = []  # token events that have gone out
+        self.sample = b""  # data of the first frame with choices
+        self.written = 0  # grows with whatever goes out, but for what goes by express
+        self.is_empty_handed = False
+        self.is_stopped = False  # its thought is over the budget: nothing more of it is wanted
+        self.kept_back: list[bytes] = []  # data of the events that would have ended it
 
     @property
     def is_clear(self) -> bool:
         """Whether we stand between two events and the first token, whose time counts, is past."""
-        return self.tally.has_token and not (self._sent or self._is_giant or self._splitter.held)
+        return (
+            self.tally.has_token
+            and not (self._sent or self._is_giant or self._splitter.held)
+            and (self._bridge is None or self._bridge.is_settled)
+        )
 
     def express(self, data: bytes) -> bool:
         """Whether `data` is one whole chunk with one token's event, to be sent on as it is.
@@ -220,6 +139,8 @@ class Stream:
             return False
         payload = found[2]
         if int(found[1], 16) != len(payload) or b'"usage"' in payload or b'"error"' in payload:
+            return False
+        if self._bridge is not None and bridge.sees(payload):
             return False
         uncounted = self._uncounted
         uncounted.append(payload)
@@ -255,6 +176,8 @@ class Stream:
         if len(open_event) > self._sent and (piece.is_last or self._may_go(open_event)):
             out.append(open_event[self._sent :])
             self._sent = len(open_event)
+        if self.is_empty_handed or self.is_stopped:
+            return self._gone(b"".join(out), is_last=False, frames=frames)
         if piece.is_last and self._lacks_done():
             out.append((b"\n\n" if open_event else b"") + sse.event(_DONE))
             is_as_it_came = False
@@ -264,9 +187,13 @@ class Stream:
             splitter.take_held()
             self._sent, self._is_giant = 0, True
         if is_as_it_came:
+            self.written += len(data)
             return _reframed(data, piece, frames)
-        text = b"".join(out)
-        return _framed(text, piece.is_last) if frames else text
+        return self._gone(b"".join(out), is_last=piece.is_last, frames=frames)
+
+    def _gone(self, text: bytes, *, is_last: bool, frames: bool) -> bytes:
+        self.written += len(text)
+        return _framed(text, is_last) if frames else text
 
     def _kept(self, event: sse.Event) -> bytes:
         """What the client gets of an event: itself, nothing, or an error in the right shape."""
@@ -275,31 +202,82 @@ class Stream:
             self._is_giant = False
             return event.raw
         if not data:
-            return event.raw
+            return b"" if self.is_empty_handed else event.raw
+        if self.is_stopped:
+            return b""
         if data == _DONE:
+            if self.is_empty_handed:
+                self.kept_back.append(data)
+                return b""
             self.tally.has_done = True
             return event.raw
+        chars = self.tally.answer_chars, self.tally.reasoning_chars
         frame = self.tally.read(data)
         if frame is None or self._sent:
             return event.raw
         if self._cuts_usage and frame.usage is not None and not frame.choices:
             return b"" if frame.type is None else event.raw
         if bytes(frame.error)[:1] == b'"':
-            return sse.event(in_shape(500, data))
-        return event.raw
+            return sse.event(refusals.in_shape(500, data))
+        if self.is_empty_handed:
+            self.kept_back.append(data)
+            return b""
+        if not frame.choices:
+            return event.raw
+        if not self.sample:
+            self.sample = data
+        across = self._bridge
+        if across is None or (across.is_settled and not bridge.sees(data)):
+            return event.raw
+        turned = across.event(data)
+        if across.is_over and self.tally.finish_reason is None:
+            self.is_stopped = True
+        self.tally.answer_chars = chars[0] + across.answer_chars
+        self.tally.reasoning_chars = chars[1] + across.thought_chars
+        if self._rescues and self.tally.finish_reason == "length" and not across.has_answer:
+            self.is_empty_handed = True
+            said, rest = _parted(data if turned is None else turned)
+            self.kept_back.append(rest)
+            return sse.event(said) if said else b""
+        if turned is None:
+            return event.raw
+        return sse.event(turned) if turned else b""
 
     def _may_go(self, open_event: bytes) -> bool:
         """Whether an event's beginning can go out: it can no longer be one to cut or mend."""
+        if self.is_empty_handed or self.is_stopped:
+            return False
+        if self._bridge is not None and not self._bridge.is_settled:
+            return len(open_event) > sse.EVENT_LIMIT
         return len(open_event) > _JUDGED or any(mark in open_event for mark in _HAS_CHOICES)
 
     def _lacks_done(self) -> bool:
         tally = self.tally
         return self._adds_done and not tally.has_done and tally.finish_reason is not None
 
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Something that changes with whatever goes out."""
+        tally = self.tally
+        return self.written, tally.answer_chars + tally.reasoning_chars, len(self._uncounted)
+
+    def keep_alive(self, frames: bool, stand_in: bytes) -> bytes:
+        """A frame that says nothing, for a client that counts the seconds; none inside an event.
+
+        A comment would do by the book, but the timers of LangChain and others run on over it.
+        `stand_in` is the data of such a frame where the backend has not shown one yet.
+        """
+        if self._sent or self._is_giant:
+            return b""
+        text = sse.event(_saying_nothing(self.sample) if self.sample else stand_in)
+        return _framed(text, False) if frames else text
+
     def end(self, frames: bool) -> bytes:
         """The connection that the body ends with has closed."""
         self.count()
         open_event = self._splitter.take_held()
+        if self.is_empty_handed:
+            return b""
         text = open_event[self._sent :]
         if self._lacks_done():
             text += (b"\n\n" if open_event else b"") + sse.event(_DONE)
@@ -309,6 +287,27 @@ class Stream:
         """An error frame, told apart from a half-sent event before it."""
         text = (b"\n\n" if self._sent or self._is_giant else b"") + sse.event(error)
         return _framed(text, True) if frames else text
+
+
+def _saying_nothing(data: bytes) -> bytes:
+    """A chat frame like this one, without a word."""
+    document = orjson.loads(data)
+    choice = {"index": 0, "delta": {}, "finish_reason": None}
+    kept = ("id", "object", "created", "model")
+    shown = {name: document[name] for name in kept if name in document}
+    return orjson.dumps({**shown, "choices": [choice]})
+
+
+def _parted(data: bytes) -> tuple[bytes, bytes]:
+    """A frame that ends a stream as two: what it says, if anything, and the end."""
+    document = orjson.loads(data) if data else {"choices": []}
+    said = {**document, "choices": []}
+    said.pop("usage", None)
+    for choice in document["choices"]:
+        if choice.get("delta"):
+            said["choices"].append({**choice, "finish_reason": None})
+            choice["delta"] = {}
+    return orjson.dumps(said) if said["choices"] else b"", orjson.dumps(document)
 
 
 def _framed(text: bytes, is_last: bool) -> bytes:
@@ -334,46 +333,3 @@ def decoded(body: bytes, coding: bytes) -> bytes:
         except zlib.error:
             return b""
     return b""
-
-
-def in_shape(status: int, body: bytes) -> bytes:
-    """A backend's error as an OpenAI error object; one that is in shape stays as it is.
-
-    Seen in the field: FastAPI's `{"detail": …}`, a text in place of the object, plain
-    text, and an `{"object": "error", "message": …}` from older vLLM.
-    """
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        document = body.decode("utf-8", "replace").strip()[:2000]
-    given = document.get("error") if isinstance(document, dict) else None
-    if isinstance(given, dict) and isinstance(given.get("message"), str):
-        return body
-    code: Any = None
-    param: Any = None
-    if isinstance(document, dict):
-        message = given or document.get("detail") or document.get("message") or document
-        source = given if isinstance(given, dict) else document
-        code, param = source.get("code"), source.get("param")
-    else:
-        message = document
-    if not isinstance(message, str):
-        message = orjson.dumps(message).decode()
-    kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
-    return errors.error_body(
-        message or f"The backend answered with status {status}.",
-        type=kind,
-        param=param if isinstance(param, str) else None,
-        code=code if isinstance(code, (str, int)) else "backend_error",
-    )
-
-
-def error_text(error: bytes) -> str:
-    """The message of an error member, in whichever shape."""
-    try:
-        given = orjson.loads(error)
-    except orjson.JSONDecodeError:
-        return ""
-    if isinstance(given, dict):
-        given = given.get("message", "")
-    return str(given)[:500]

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from router.chat import ChatRequest, Decision, Endpoint
+from router.params import is_number
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -25,6 +26,8 @@ class Change(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct, frozen=True):
     params: tuple[Change, ...]
     ask_usage: bool
+    collects: bool = False  # a whole answer is to be streamed to us
+    budget: int | None = None  # tokens of thought, where the thought can be stopped by itself
 
 
 def changes(request: ChatRequest, decision: Decision) -> Changes:
@@ -44,4 +47,23 @@ def changes(request: ChatRequest, decision: Decision) -> Changes:
         for param in decision.params
     )
     streams_tokens = request.endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS)
-    return Changes(params, request.stream and not request.wants_usage and streams_tokens)
+    collects = (
+        request.endpoint is Endpoint.CHAT
+        and not request.stream
+        and decision.value("stream") == "collect"
+    )
+    asks = request.stream or collects
+    ask_usage = asks and not request.wants_usage and streams_tokens
+    return Changes(params, ask_usage, collects, _budget(request, decision))
+
+
+def _budget(request: ChatRequest, decision: Decision) -> int | None:
+    value = decision.value("thinking_budget")
+    is_stoppable = (
+        decision.thinking is True
+        and request.endpoint is Endpoint.CHAT
+        and "n" not in request.has
+        and is_number(value)
+        and value > 0
+    )
+    return int(value) if is_stoppable else None

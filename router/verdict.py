@@ -10,18 +10,22 @@ from typing import Any
 
 import msgspec
 
-from router import decide, dialects, parse, rewrite, splice
+from router import bridge, decide, dialects, parse, rewrite, splice
 from router.chat import ChatRequest, Classification, Decision, Endpoint
 from router.classify import Classifier, Recall
-from router.errors import ModelNotFound
+from router.errors import ContextLength, ModelNotFound
 from router.health import Health
 from router.policy import Policy
 from router.ports import Upstream
+from router.thought import CLOSE, OPEN
 
 #: remembered decisions at most; forgotten all at once, since they are quickly made again
 _PLANS = 1024
 _SAYINGS = 64
 _NAMES_CHARS = 2048
+_MAX_INFLIGHT = 1024
+_TOKEN_BYTES = 24
+_RULERS = b" \t\n\r-=_*#.~|+/\\"
 
 
 class Slot(msgspec.Struct):
@@ -36,6 +40,14 @@ class Slot(msgspec.Struct):
     authorization: bytes | None
     health: Health = Health()
     label: str | None = None  # for /v1/models, where the model is not the asked-for one
+
+    @property
+    def max_inflight(self) -> int:
+        """Requests at once: as configured, else what this kind of server really takes."""
+        limit = self.upstream.backend.max_inflight
+        if limit is not None:
+            return limit
+        return 1 if self.dialect.is_one_at_a_time else _MAX_INFLIGHT
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -64,6 +76,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     decision: Decision
     changes: rewrite.Changes
+    rescue: rewrite.Changes | None  # should thought leave no answer; None: nothing is done
+    continuation: rewrite.Changes | None  # behind a thought that was stopped; None: none is
+    thought: str  # where the client wants it: one of bridge.MODES
     actions: tuple[tuple[str, str, str], ...]  # for the metrics: scenario, parameter, origin
     said: dict[tuple[Any, ...], Told]
 
@@ -75,6 +90,8 @@ class Told(msgspec.Struct, frozen=True):
     params: Mapping[str, Any]  # what is really said
     warnings: tuple[str, ...]  # those of the decision included
     line: msgspec.Raw  # the record's `params`, as JSON
+    collects: bool  # the backend streams, the client gets a whole answer
+    budget: int | None  # tokens of thought after which it has to be stopped from here
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -90,19 +107,51 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def told(self, dialect: dialects.Dialect, model: str) -> Told:
         """How it is said to this kind of server."""
+        return self._told(dialect, model, self.plan.changes)
+
+    def told_again(self, dialect: dialects.Dialect, model: str) -> Told | None:
+        """How it is said with thinking off; None where that is not to be, or cannot be said."""
+        if self.plan.rescue is None or "thinking" not in dialect.places:
+            return None
+        return self._told(dialect, model, self.plan.rescue)
+
+    def continued(self, dialect: dialects.Dialect, model: str, thought: str) -> bytes:
+        """The request for the answer behind a thought that was stopped."""
+        request, changes = self.request, self.plan.continuation
+        assert changes is not None
+        said = dialects.say(request, changes, dialect, model)
+        raw = said.patch.apply(request.raw, request.spans)
+        values, spans = splice.members(raw)
+        begun = {"role": "assistant", "content": f"{OPEN}\n{thought}\n{CLOSE}"}
+        messages = bytes(values["messages"]).rstrip().removesuffix(b"]")
+        return splice.apply(
+            raw,
+            spans,
+            {
+                "messages": messages + b"," + msgspec.json.encode(begun) + b"]",
+                "continue_final_message": b"true",
+                "add_generation_prompt": b"false",
+            },
+        )
+
+    def _told(self, dialect: dialects.Dialect, model: str, changes: rewrite.Changes) -> Told:
         plan, request = self.plan, self.request
         names = tuple(request.spans)
-        key = (dialect.name, model, request.model, names)
+        is_first = changes is plan.changes
+        server = dialect.name, dialect.variant, dialect.context, model
+        key = (*server, request.model, names, is_first)
         told = plan.said.get(key)
         if told is None:
             if len(plan.said) >= _SAYINGS or sum(map(len, names)) > _NAMES_CHARS:
                 plan.said.clear()  # member names are the client's: nobody fills memory with them
-            said = dialects.say(request, plan.changes, dialect, model)
+            said = dialects.say(request, changes, dialect, model)
             told = plan.said[key] = Told(
                 said.patch,
                 said.params,
                 plan.decision.warnings + said.warnings,
                 params_line(plan.decision, said.params),
+                said.collects,
+                said.budget,
             )
         return told
 
@@ -154,13 +203,48 @@ def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
         for param in decision.params
         if param.origin != "client"
     )
-    return Plan(decision, rewrite.changes(request, decision), actions, {})
+    rescue = rewrite.changes(request, decide.rescue(decision)) if decision.may_rescue else None
+    thought = decision.value("reasoning_output")
+    changes = rewrite.changes(request, decision)
+    continuation = None
+    if changes.budget is not None:
+        continuation = rewrite.changes(request, decide.continuation(decision))
+        continuation = msgspec.structs.replace(continuation, budget=None)
+    return Plan(
+        decision,
+        changes,
+        rescue,
+        continuation,
+        thought if thought in bridge.MODES else "keep",
+        actions,
+        {},
+    )
 
 
 def params_line(decision: Decision, sent: Mapping[str, Any]) -> msgspec.Raw:
     """The record's `params`: what the client said, what was sent, and who decided it."""
     told = {p.name: (p.client, sent.get(p.name), p.origin) for p in decision.params}
     return msgspec.Raw(msgspec.json.encode(told))
+
+
+def check_fits(request: ChatRequest, context: int | None) -> None:
+    """Raise ContextLength for a prompt that cannot fit, however it is cut into tokens.
+
+    A guess would refuse good prompts, so this is a bound from below: no token takes more than
+    24 bytes on average once rulers and blanks, which one token holds many of, are left out.
+    What is closer to the limit the backend itself refuses, by its own count.
+    """
+    if context is None or len(request.raw) <= _TOKEN_BYTES * context or "image" in request.has:
+        return
+    prompt = request.values.get("messages")
+    if prompt is None:
+        return
+    tokens = len(bytes(prompt).translate(None, _RULERS)) // _TOKEN_BYTES
+    if tokens > context:
+        raise ContextLength(
+            f"The messages have at least {tokens} tokens, and the model takes {context} in all.",
+            param="messages",
+        )
 
 
 def check_model(model: str, live: Live) -> None:

@@ -421,8 +421,13 @@ def test_a_backend_that_gives_no_answer_is_a_bad_gateway(
     [
         (422, {"detail": "temperature is too hot"}, "backend_error", "temperature is too hot"),
         (400, {"error": "no such thing"}, "backend_error", "no such thing"),
-        (500, {"object": "error", "message": "oh no", "code": 500}, 500, "oh no"),
-        (503, {"error": {"code": 503, "message": "Loading model"}}, 503, "Loading model"),
+        (500, {"object": "error", "message": "oh no", "code": 500}, "backend_error", "oh no"),
+        (
+            503,
+            {"error": {"code": 503, "message": "Loading model"}},
+            "backend_error",
+            "Loading model",
+        ),
         (
             400,
             {
@@ -463,7 +468,8 @@ def test_one_request_too_many_is_told_when_to_come_back(
 ) -> None:
     backend.set_script([SILENCE])
     one = {"name": "one", "url": backend.url, "model": MODEL, "max_inflight": 1}
-    with Product.start(tmp_path, {"backends": [one]}) as product:
+    config = {"backends": [one], "limits": {"queue": 0}}
+    with Product.start(tmp_path, config) as product:
         with RawConnection(product.port) as first:
             first.send(post(ASK))
             [waiting] = backend.wait_requests(1)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router import relay, sse, wire
-from router.relay import Stream, Tally, Whole
+from router import refusals, sse, wire
+from router.relay import Stream, Whole
+from router.tally import Tally
 from tests.support.strategies import cut, cut_points
 
 
@@ -399,7 +400,7 @@ def test_a_reply_ended_by_its_connection_is_read() -> None:
 def test_every_error_of_a_backend_gets_the_shape_clients_read(
     body: bytes, message: str | None
 ) -> None:
-    error = json.loads(relay.in_shape(500, body))["error"]
+    error = json.loads(refusals.in_shape(500, body))["error"]
 
     # One that clients can read already stays as it came, be it without a member they do not need.
     assert set(error) >= {"message", "type", "code"}
@@ -410,7 +411,7 @@ def test_every_error_of_a_backend_gets_the_shape_clients_read(
 
 @given(st.binary(max_size=60), st.sampled_from([400, 422, 500, 503]))
 def test_any_error_body_becomes_an_error_object(body: bytes, status: int) -> None:
-    error = json.loads(relay.in_shape(status, body))["error"]
+    error = json.loads(refusals.in_shape(status, body))["error"]
 
     assert isinstance(error["message"], str)
     assert error["message"]

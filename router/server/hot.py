@@ -24,7 +24,8 @@ from router.errors import (
     TooLarge,
     UnsupportedCoding,
 )
-from router.pipeline import Exchange, Order, Pipeline
+from router.exchange import Exchange
+from router.pipeline import Order, Pipeline
 from router.server.plain import OPERATORS, Page
 
 #: path, without /v1 → what it asks for. What is not classified passes as it came.

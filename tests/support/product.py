@@ -65,6 +65,7 @@ class Product:
         folder.mkdir(parents=True, exist_ok=True)
         whole: dict[str, Any] = dict(config)
         whole["server"] = {"port": 0, **whole.get("server", {})}
+        whole["health"] = {"examine": False, **whole.get("health", {})}
         whole["log"] = {"dir": str(folder / "logs"), **whole.get("log", {})}
         policy_path = folder / "policy.toml"
         if isinstance(policy, str):

@@ -1,0 +1,99 @@
+"""The account of a finished request: its record, and what its preset did for the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from router import heads
+from router.chat import Endpoint
+from router.record import Record, timestamp
+from router.verdict import Verdict, params_line
+
+if TYPE_CHECKING:
+    from router.exchange import Exchange
+
+
+def of(exchange: Exchange) -> tuple[Record, Sequence[tuple[str, str, str]]]:
+    """The log line, and (scenario, parameter, origin) of what the preset did."""
+    clock = exchange.pipeline.clock
+    total_s = exchange.ended_at - exchange.started
+    order, slot, sent_at = exchange.order, exchange.slot, exchange.sent_at
+    record = Record(
+        ts=timestamp(clock.now() - (clock.ticks() - exchange.started)),
+        request_id=exchange.request_id,
+        key=order.key,
+        endpoint=order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path),
+        policy=exchange.live.policy.hash,
+        warnings=exchange.warnings,
+        total_ms=_ms(total_s),
+        status=exchange.status,
+        outcome=exchange.outcome,
+        error_code=exchange.error_code,
+    )
+    if b"traceparent" in order.http.fields:
+        record.trace_id = heads.trace_id(order.http.fields)
+    if slot is not None:
+        record.backend = slot.name
+        record.backend_model = slot.model
+        record.dialect = slot.dialect.name
+        record.retries = exchange.attempts - 1
+    if sent_at is not None:
+        record.overhead_ms = _ms(sent_at - exchange.started - exchange.queued_s)
+    if exchange.queued_s:
+        record.queue_ms = _ms(exchange.queued_s)
+    verdict = exchange.verdict
+    if verdict is not None:
+        _describe(record, verdict, exchange)
+    if exchange.answering.is_read:
+        _describe_answer(record, exchange, total_s)
+    return record, verdict.plan.actions if verdict is not None else ()
+
+
+def _describe(record: Record, verdict: Verdict, exchange: Exchange) -> None:
+    request, found, decision = verdict.request, verdict.found, verdict.plan.decision
+    if request.session is not None:
+        record.session = request.session.hash
+    record.client_model = request.model
+    record.pool = decision.pool
+    record.scenario = found.scenario
+    record.source = found.source
+    record.confidence = int(found.confidence * 1e3 + 0.5) / 1e3
+    record.signals = found.signals + decision.because if decision.because else found.signals
+    record.lang = found.lang
+    record.turns = request.turns
+    record.prompt_chars = found.chars
+    record.stream = request.stream
+    record.thinking = decision.thinking
+    told = exchange.told
+    record.params = told.line if told is not None else params_line(decision, {})
+    if exchange.classify_us is not None:
+        record.classify_us = int(exchange.classify_us * 10 + 0.5) / 10
+
+
+def _describe_answer(record: Record, exchange: Exchange, total_s: float) -> None:
+    answering = exchange.answering
+    answering.count()
+    tally, first = answering.tally, answering.first_token_at
+    record.input_tokens = tally.input_tokens
+    record.output_tokens = tally.output_tokens
+    record.cached_tokens = tally.cached_tokens
+    record.reasoning_tokens = tally.reasoning_tokens
+    record.answer_chars = tally.answer_chars
+    record.reasoning_chars = tally.reasoning_chars
+    record.finish_reason = tally.finish_reason
+    record.rescued = answering.is_rescued
+    if first is not None:
+        ttft_s = first - exchange.started
+        record.ttft_ms = _ms(ttft_s)
+        if tally.output_tokens is not None and tally.output_tokens > 1 and exchange.is_stream:
+            record.tpot_ms = _ms((total_s - ttft_s) / (tally.output_tokens - 1))
+
+
+def _ms(seconds: float) -> float:
+    """Milliseconds, three digits behind the point: a third of what round() takes."""
+    return int(seconds * 1e6 + 0.5) / 1e3
+
+
+def _name(path: bytes) -> str:
+    return path.partition(b"?")[0].decode("latin-1").removeprefix("/v1").lstrip("/")

@@ -1,0 +1,464 @@
+"""The journey of one request, top to bottom; speaks only to ports.
+
+    start → parse → classify → decide → (rewrite → encode) → order → send
+    answering (answering.py) … → finish, and from wherever it ends: one record
+
+An Exchange is told what happens by its upstream and its client, and never waits: no
+task and no future per request. The pure part is in verdict.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from router import account, balance, dialects, heads, refusals, untouched
+from router.answering import RESCUED, Answering
+from router.chat import Endpoint
+from router.errors import (
+    BackendError,
+    BackendsUnreachable,
+    Draining,
+    Forbidden,
+    NoBackend,
+    Overloaded,
+    RouterError,
+)
+from router.pipeline import Order, Pipeline
+from router.ports import AnswerListener, Attempt, Reply
+from router.record import Record
+from router.verdict import Slot, Told, Verdict, check_fits, decide_for, is_virtual
+from router.wire import AnswerHead
+
+log = structlog.get_logger(__name__)
+
+_RETRY_AFTER_S = 1
+_OF_STREAMS = (b"content-type:", b"cache-control:", b"x-accel-buffering:")
+_LARGE = 64 << 10
+
+
+class Exchange:
+    """One request on its way. The one mutable thing of a journey; never leaves it."""
+
+    # What most requests never set stands here once and not in every instance.
+    verdict: Verdict | None = None
+    warnings: tuple[str, ...] = ()
+    is_over = False
+    slot: Slot | None = None  # the backend that was asked last
+    told: Told | None = None  # how it was asked
+    attempts = 0
+    classify_us: float | None = None
+    sent_at: float | None = None
+    ended_at = 0.0
+    queued_s = 0.0
+    status: int | None = None  # as sent to the client
+    outcome = "ok"
+    error_code: str | None = None
+    _candidates: Sequence[Slot] = ()
+    _body: bytes | None = None
+    _body_for: tuple[dialects.Dialect, str | None] | None = None
+    _attempt: Attempt | None = None
+
+    def __init__(self, pipeline: Pipeline, order: Order, reply: Reply) -> None:
+        self.pipeline = pipeline
+        self.live = pipeline.live
+        self.order = order
+        self.reply = reply
+        self.started = pipeline.clock.ticks()
+        self.request_id = pipeline.id_for(order.http.fields)
+        self.answering = Answering(self)
+
+    # ------------------------------------------------------------------ deciding
+
+    def start(self) -> None:
+        try:
+            if self.pipeline.is_draining:
+                raise Draining("The router is shutting down.", retry_after_s=_RETRY_AFTER_S)
+            self._decide()
+            self._set_off(may_wait=True)
+        except RouterError as fault:
+            self.refuse(fault)
+        except Exception:
+            log.exception("request failed inside the router", request_id=self.request_id)
+            self.refuse(RouterError("The router failed on this request; its log says why."))
+
+    def _set_off(self, *, may_wait: bool) -> None:
+        try:
+            self._candidates = self._ordered()
+        except Overloaded:
+            if may_wait and self.pipeline.wait(self):
+                return
+            raise
+        self._try_next()
+
+    def go_on(self) -> None:
+        """Leave the queue, if there is a backend now."""
+        since = self.pipeline.waiting[self]
+        try:
+            self._candidates = self._ordered()
+        except Overloaded:
+            return
+        except RouterError as fault:
+            self.refuse(fault)
+            return
+        del self.pipeline.waiting[self]
+        self.queued_s = self.pipeline.clock.ticks() - since
+        try:
+            self._try_next()
+        except RouterError as fault:
+            self.refuse(fault)
+        except Exception:
+            log.exception("request failed inside the router", request_id=self.request_id)
+            self.refuse(RouterError("The router failed on this request; its log says why."))
+
+    def give_up_waiting(self) -> None:
+        self.queued_s = self.pipeline.clock.ticks() - self.pipeline.waiting.pop(self)
+        self.refuse(
+            Overloaded(
+                "Every backend is busy, and this request has waited for too long; try again.",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        )
+
+    def _decide(self) -> None:
+        order, live = self.order, self.live
+        if order.endpoint is Endpoint.OTHER or self._is_untouched():
+            return
+        before = self.pipeline.clock.ticks()
+        try:
+            sessions = self.pipeline.sessions
+            self.verdict = decide_for(
+                order.endpoint, order.http.body, order.http.fields, live, sessions.scenario
+            )
+            session = self.verdict.request.session
+            if session is not None and session.source != "fingerprint":
+                sessions.settled(session.hash, self.verdict.found.scenario)
+        except RouterError:
+            raise
+        except Exception:
+            # Better served without a preset than not at all.
+            log.exception("request not classified", request_id=self.request_id)
+            self.warnings = ("the router failed to classify this request",)
+            return
+        self.classify_us = (self.pipeline.clock.ticks() - before) * 1e6
+        self.warnings = self.verdict.decision.warnings
+
+    def _is_untouched(self) -> bool:
+        """Whether the client asked, and may ask, for its bytes to go on as they are."""
+        if self.order.http.fields.get(b"x-router-policy", b"").lower() == b"off":
+            if not self.live.allow_policy_off:
+                raise Forbidden("This router does not allow x-router-policy: off.")
+            return True
+        if self.live.real_model_bypass:
+            model = untouched.model_of(self.order.http.body)
+            return not is_virtual(model, self.live) and model in self.live.served_names()
+        return False
+
+    def _ordered(self) -> list[Slot]:
+        """The backends to try. Raises where there is none to be had."""
+        pool = self.verdict.decision.pool if self.verdict is not None else "default"
+        slots = self.live.pools.get(pool)
+        if slots is None and self.verdict is None and self.live.pools:
+            slots = next(iter(self.live.pools.values()))
+        if not slots:
+            raise NoBackend(f"There is no backend in the pool {pool!r}.")
+        if len(slots) == 1:
+            slot = slots[0]
+            if slot.upstream.inflight < slot.max_inflight:
+                return [slot]
+        self.pipeline.turn += 1
+        candidates = [
+            balance.Candidate(
+                slot.upstream.backend.weight,
+                slot.upstream.inflight,
+                slot.max_inflight,
+                slot.health.is_up,
+            )
+            for slot in slots
+        ]
+        indexes = balance.order(candidates, self.pipeline.turn)
+        if not indexes:
+            raise Overloaded(
+                "Every backend is busy; try again shortly.", retry_after_s=_RETRY_AFTER_S
+            )
+        return [slots[index] for index in indexes]
+
+    # ------------------------------------------------------------------ sending
+
+    def _try_next(self, *, again: Slot | None = None) -> None:
+        if again is None:
+            slot, *self._candidates = self._candidates
+        else:
+            slot = again
+        body = self._bytes_for(slot)
+        self.slot = slot
+        self.attempts += 1
+        self._attempt = slot.upstream.send(
+            self._head_for(slot, len(body)),
+            body,
+            self.order.http.method,
+            self.answering,
+            fresh=again is not None,
+        )
+
+    def _bytes_for(self, slot: Slot) -> bytes:
+        """The request as this backend wants it, encoded once per dialect and model."""
+        wanted = (slot.dialect, slot.model)
+        if self._body is None or self._body_for != wanted:
+            verdict = self.verdict
+            if verdict is None:
+                self._body = untouched.with_model(self.order.http.body, slot.model, self.live)
+            else:
+                request = verdict.request
+                check_fits(request, slot.dialect.context)
+                self.told = told = verdict.told(slot.dialect, slot.model or "")
+                self._body = told.patch.apply(request.raw, request.spans)
+                self.warnings = told.warnings
+            self._body_for = wanted
+        return self._body
+
+    def _head_for(self, slot: Slot, length: int) -> bytes:
+        http = self.order.http
+        fields = http.fields
+        named = heads.named_by(fields.get(b"connection"))
+        lines = [heads.request_start(self.order.path, slot.host) + self.request_id.encode()]
+        lines += [
+            line
+            for header in http.headers
+            if (line := heads.forwarded(header)) and header[0] not in named
+        ]
+        coding = fields.get(b"accept-encoding")
+        if self.is_stream:
+            coding = b"identity"  # frames are passed on one by one, and read for the record
+        if coding is not None:
+            lines.append(b"accept-encoding: " + coding)
+        if slot.authorization is not None:
+            lines.append(b"authorization: " + slot.authorization)
+        elif not self.live.has_keys and b"authorization" in fields:
+            lines.append(b"authorization: " + fields[b"authorization"])
+        lines.append(b"content-length: %d\r\n\r\n" % length)
+        return b"\r\n".join(lines)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.verdict is not None and self.verdict.request.stream
+
+    def on_sent(self) -> None:
+        if self.sent_at is None:
+            self.sent_at = self.pipeline.clock.ticks()
+
+    def ask_again(self, body: bytes, listener: AnswerListener) -> None:
+        """Ask the same backend, for the second half of the reply that is under way."""
+        slot = self.slot
+        assert slot is not None
+        self._attempt = slot.upstream.send(
+            self._head_for(slot, len(body)), body, self.order.http.method, listener, fresh=True
+        )
+
+    def forget_body(self) -> None:
+        """It has arrived, so nobody will need it again."""
+        self._body = None
+
+    def stop_backend(self) -> None:
+        """Nothing more is wanted of it."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+
+    # ------------------------------------------------------------------ what goes wrong
+
+    def on_failure(self, fault: Exception, *, may_retry: bool) -> None:
+        """Before the first byte: another try where that is safe. After it: say so and end."""
+        assert isinstance(fault, BackendError)
+        if self.is_over:
+            return
+        if self.answering.has_begun:
+            self.break_off(fault)
+        elif may_retry and self.sent_at is not None and self.slot is not None:
+            self.sent_at = None
+            self._try_next(again=self.slot)  # a kept-alive connection that had died
+        elif may_retry and self._candidates:
+            self._try_next()
+        elif may_retry:
+            self.refuse(
+                BackendsUnreachable("No backend can be reached.", retry_after_s=_RETRY_AFTER_S)
+            )
+        else:
+            self.refuse(fault)
+
+    def on_client_gone(self) -> None:
+        """The client left: what it asked for is stopped at once."""
+        if self.is_over:
+            return
+        self.stop_backend()
+        if not self.answering.is_answered():
+            self.outcome = "client_disconnect"
+        self._end()
+
+    def pause(self) -> None:
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def resume(self) -> None:
+        if self._attempt is not None:
+            self._attempt.resume()
+
+    def end_now(self) -> None:
+        """The grace of a shutdown is over."""
+        if self.is_over:
+            return
+        self.stop_backend()
+        if self.answering.has_begun:
+            self.break_off(BackendError("The router is shutting down."))
+        else:
+            self.refuse(Draining("The router is shutting down.", retry_after_s=_RETRY_AFTER_S))
+
+    # ------------------------------------------------------------------ endings
+
+    def finish(self, error: str | None) -> None:
+        """The answer is whole; `error`: what it told of one inside."""
+        if error is not None and self.outcome == "ok":
+            self.outcome, self.error_code = "upstream_error", "backend_error"
+        self._end()
+        self.reply.finish(keep=True)
+
+    def break_off(self, fault: RouterError) -> None:
+        """After the first byte: one error frame where frames are spoken, then the end."""
+        self.outcome, self.error_code = fault.outcome, fault.code
+        self._break_off(fault.body())
+
+    def _break_off(self, error: bytes) -> None:
+        last = self.answering.last_words(error)
+        if last is not None:
+            self.reply.write(last)
+        self._end()
+        if last is not None:
+            self.reply.finish(keep=False)
+        else:
+            self.reply.abort()
+
+    def refuse(self, fault: RouterError) -> None:
+        """Answer with an error of our own."""
+        if self.answering.is_early:
+            self.break_off(fault)
+            return
+        self.outcome, self.error_code = fault.outcome, fault.code
+        extra = []
+        if fault.retry_after_s is not None:
+            extra.append(b"retry-after: %d" % fault.retry_after_s)
+        self._send_whole(fault.status, fault.body(), extra)
+
+    def send_error(self, status: int, body: bytes, extra: Sequence[bytes]) -> None:
+        """Tell the client of a backend's error; `extra` are header lines."""
+        if status in (429, 503):
+            self.outcome = "rejected"
+        else:
+            self.outcome = "upstream_error" if status >= 500 else "client_error"
+        self.error_code = refusals.code_in(status, body)
+        if self.answering.is_early:
+            self._break_off(body)
+        else:
+            self._send_whole(status, body, extra)
+
+    def _send_whole(self, status: int, body: bytes, extra: Sequence[bytes]) -> None:
+        lines = self.own_lines(status)
+        lines += extra
+        lines.append(b"content-type: application/json\r\ncontent-length: %d" % len(body))
+        self.reply.write(self.head_bytes(status, lines) + body)
+        self._end()
+        self.reply.finish(keep=True)
+
+    # ------------------------------------------------------------------ the reply's head
+
+    def head_lines(self, answer: AnswerHead, *, is_decoded: bool = False) -> list[bytes]:
+        """A backend's head as the client gets it, still without the body's framing.
+
+        `is_decoded`: the body is a JSON document, whatever it was when it came.
+        """
+        lines = self.own_lines(answer.status)
+        named = heads.named_by(answer.fields.get(b"connection"))
+        lines += [
+            line
+            for header in answer.headers
+            if (line := heads.returned(header)) and header[0] not in named
+        ]
+        if is_decoded and answer.fields.get(b"content-type", b"").startswith(b"text/event-stream"):
+            lines = [line for line in lines if not line.startswith(_OF_STREAMS)]
+            lines.append(b"content-type: application/json")
+        if is_decoded and b"content-encoding" in answer.fields:
+            lines = [line for line in lines if not line.startswith(b"content-encoding:")]
+        return lines
+
+    def own_lines(self, status: int) -> list[bytes]:
+        """Status line and the headers that every reply carries."""
+        verdict, slot = self.verdict, self.slot
+        start = heads.reply_start(
+            status,
+            verdict.plan.decision.scenario if verdict is not None else None,
+            slot.name if slot is not None else None,
+            self.live.policy.hash,
+        )
+        lines = [start + self.request_id.encode()]
+        if self.sent_at is not None:
+            ours_s = self.sent_at - self.started - self.queued_s
+            whole, part = divmod(int(ours_s * 1e6 + 0.5), 1000)
+            lines.append(b"x-router-overhead-ms: %d.%03d" % (whole, part))
+        if self.answering.is_rescued:
+            lines.append(RESCUED)
+        if self.warnings:
+            lines.append(b"x-router-warnings: " + heads.ascii_line("; ".join(self.warnings)))
+        if verdict is not None and b"x-router-debug" in self.order.http.fields:
+            lines += self._debug_lines(verdict)
+        return lines
+
+    def _debug_lines(self, verdict: Verdict) -> list[bytes]:
+        if self.order.http.fields[b"x-router-debug"].lower() not in (b"true", b"1"):
+            return []
+        thinking = {True: b"on", False: b"off", None: b"backend"}[verdict.decision.thinking]
+        session = verdict.request.session
+        sent = self.told.params if self.told is not None else {}
+        actions = "; ".join(
+            f"{p.name}={_brief(sent.get(p.name))} {p.origin}" for p in verdict.decision.params
+        )
+        return [
+            b"x-router-source: " + verdict.found.source.encode(),
+            b"x-router-confidence: %.2f" % verdict.found.confidence,
+            b"x-router-thinking: " + thinking,
+            b"x-router-session: " + (session.hash.encode() if session else b"none"),
+            b"x-router-affinity: none",
+            b"x-router-params: " + heads.ascii_line(actions),
+            b"x-router-because: "
+            + heads.ascii_line("; ".join(verdict.found.signals + verdict.decision.because)),
+        ]
+
+    def head_bytes(self, status: int, lines: list[bytes]) -> bytes:
+        self.status = status
+        if not self.order.http.keep_alive:
+            lines.append(b"connection: close")
+        lines.append(b"\r\n")
+        return b"\r\n".join(lines)
+
+    # ------------------------------------------------------------------ the record
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.order.http.body) > _LARGE
+
+    def _end(self) -> None:
+        """The journey is over, in whichever way: exactly one record will tell of it."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._attempt = None
+        self.ended_at = self.pipeline.clock.ticks()
+        self.pipeline.ended(self)
+
+    def account(self) -> tuple[Record, Sequence[tuple[str, str, str]]]:
+        """The log line, and what the preset did for the metrics."""
+        return account.of(self)
+
+
+def _brief(value: Any) -> str:
+    return msgspec.json.encode(value).decode() if not isinstance(value, str) else value

@@ -1,0 +1,126 @@
+"""What an answer held, for its record: tokens, characters, how it ended.
+
+In: the JSON documents of an answer, a whole one or a stream's. Nothing is built of them but
+the few members that are counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from router import refusals
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+    status: str | None = None
+
+
+class Frame(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: msgspec.Raw = msgspec.Raw(b"null")
+    type: str | None = None
+    delta: Any = None  # /v1/responses: the text itself
+    response: _Response | None = None
+
+
+_frame = msgspec.json.Decoder(Frame).decode
+
+
+class Tally:
+    """What an answer held, for its record."""
+
+    answer_chars = 0
+    reasoning_chars = 0
+    finish_reason: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    has_token = False  # text, thought or a tool call has come
+    has_done = False
+    error: str | None = None  # an error inside a 200 answer
+
+    def read(self, data: bytes) -> Frame | None:
+        """Count one JSON document; None where it is none of ours."""
+        try:
+            frame = _frame(data)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        for choice in frame.choices or ():
+            part = choice.delta or choice.message
+            if choice.finish_reason is not None:
+                self.finish_reason = choice.finish_reason
+            if choice.text:
+                self._count(answer=choice.text)
+            if part is not None:
+                thought = part.reasoning if part.reasoning is not None else part.reasoning_content
+                if thought or part.content:
+                    self._count(part.content, thought)
+                if part.tool_calls:
+                    self.has_token = True
+        if frame.type is not None:
+            self._read_responses_event(frame)
+        if frame.usage is not None:
+            self._read_usage(frame.usage)
+        if (error := bytes(frame.error)) != b"null":
+            self.error = refusals.error_text(error)
+        return frame
+
+    def _count(self, answer: Any = None, thought: Any = None) -> None:
+        self.has_token = True
+        if isinstance(answer, str):
+            self.answer_chars += len(answer)
+        if isinstance(thought, str):
+            self.reasoning_chars += len(thought)
+
+    def _read_responses_event(self, frame: Frame) -> None:
+        if frame.type == "response.output_text.delta":
+            self._count(frame.delta)
+        elif frame.type in ("response.reasoning_text.delta", "response.reasoning.delta"):
+            self._count(thought=frame.delta)
+        if frame.response is not None and frame.response.usage is not None:
+            self._read_usage(frame.response.usage)
+            self.finish_reason = frame.response.status
+
+    def _read_usage(self, usage: _Usage) -> None:
+        sent, made = usage.prompt_tokens, usage.completion_tokens
+        self.input_tokens = usage.input_tokens if sent is None else sent
+        self.output_tokens = usage.output_tokens if made is None else made
+        if details := usage.prompt_tokens_details or usage.input_tokens_details:
+            self.cached_tokens = details.cached_tokens
+        if details := usage.completion_tokens_details or usage.output_tokens_details:
+            self.reasoning_tokens = details.reasoning_tokens
