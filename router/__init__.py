@@ -1,3 +1,3 @@
 """Scenario Router: the right preset, thinking and replica for each chat request."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -106,7 +106,7 @@ class Answering:
             return
         if self._looks() and len(body) <= relay.WHOLE_LIMIT:
             plain = relay.decoded(body, coding)
-            if bridge.sees(plain) or (b'"length"' in plain and self._may_rescue()):
+            if self._needs_a_look(plain):
                 self._turn(plain)
                 return
         self._send_answer(head, body, coding)
@@ -125,7 +125,7 @@ class Answering:
         if self._is_chat and not self._exchange.is_stream and is_plain_sse:
             stops = self._exchange.told is not None and self._exchange.told.budget is not None
             self._gathering = collect.Collector(self._new_bridge() if stops else None)
-        elif self._looks() and not is_sse:
+        elif self._looks() and not is_sse and not self.is_early:
             self._gathering = collect.Gathered(coding)
         else:
             self._pass_on(head, is_plain_sse, coding, has_more=has_more)
@@ -252,6 +252,13 @@ class Answering:
             or (told is not None and told.budget is not None)
         )
 
+    def _needs_a_look(self, body: bytes) -> bool:
+        """Whether this whole answer cannot simply go on: a thought in it, or nothing else."""
+        slot, told = self._exchange.slot, self._exchange.told
+        if slot is not None and slot.dialect.opens_in_prompt:
+            return told is None or told.params.get("thinking") is not False
+        return bridge.sees(body) or (b'"length"' in body and self._may_rescue())
+
     def _wanted(self) -> str:
         """Where the client's thought goes; a leak of the server's is mended in any case."""
         verdict, slot = self._exchange.verdict, self._exchange.slot
@@ -321,7 +328,7 @@ class Answering:
             raw, head = gathering.raw(), self._answer
             assert head is not None
             plain = relay.decoded(raw, gathering.coding)
-            if bridge.sees(plain) or (b'"length"' in plain and self._may_rescue()):
+            if self._needs_a_look(plain):
                 self._turn(plain)
             else:
                 self._send_answer(head, raw, gathering.coding)
@@ -345,9 +352,11 @@ class Answering:
         if not turner.has_answer and _finish_of(document) == "length" and self._may_rescue():
             self._rescue_whole(document, turner)
         else:
-            self._send_answer(head, orjson.dumps(document) if is_changed else body, b"")
+            self._send_answer(head, orjson.dumps(document) if is_changed else body, b"", turner)
 
-    def _send_answer(self, head: AnswerHead, body: bytes, coding: bytes) -> None:
+    def _send_answer(
+        self, head: AnswerHead, body: bytes, coding: bytes, turner: Bridge | None = None
+    ) -> None:
         lines = self._exchange.head_lines(head, is_decoded=not coding)
         lines.append(b"content-length: %d" % len(body))
         self._exchange.reply.write(self._exchange.head_bytes(head.status, lines) + body)
@@ -355,6 +364,9 @@ class Answering:
             self.first_token_at = self._exchange.pipeline.clock.ticks()
         if len(body) <= relay.WHOLE_LIMIT:
             self.tally.read(relay.decoded(body, coding))
+        if turner is not None:  # in tags, or dropped, they are counted all the same
+            self.tally.answer_chars = turner.answer_chars
+            self.tally.reasoning_chars = turner.thought_chars
         self._finish()
 
     # ------------------------------------------------------------------ two answers in one
@@ -413,11 +425,11 @@ class Answering:
                 found = bridge.document_in(told)
             elif told is not None and second.is_finished:
                 found = second.document()
-            if found is None or not found.get("choices"):
+            if found is None or not bridge.choices_in(found):
                 self._send_answer(head, orjson.dumps(first), b"")
                 return
-            self.is_rescued = not stopped
             whole = rescue.joined(first, found, turner, stopped=stopped)
+            self.is_rescued = not stopped and turner.has_answer
             self._send_answer(head, orjson.dumps(whole), b"")
 
         self._exchange.ask_again(body, rescue.SecondTry(second.feed, over))
@@ -431,7 +443,7 @@ class Answering:
                 self._exchange.verdict is not None and self._exchange.verdict.request.wants_usage
             )
             if joint.is_finished and told == b"":
-                self.is_rescued = is_rescue
+                self.is_rescued = is_rescue and joint.has_answer
                 self._write_text(joint.end(tells_usage=wants_usage))
             elif joint.has_spoken or not is_rescue:
                 self._exchange.break_off(BackendError("The backend broke off its answer."))
@@ -497,6 +509,8 @@ class Answering:
         lines.append(b"x-accel-buffering: no")
         if self._frames:
             lines.append(b"transfer-encoding: chunked")
+            if self._may_rescue():
+                lines.append(_TRAILER)
         self._exchange.reply.write(self._exchange.head_bytes(200, lines))
 
     def _finish(self) -> None:

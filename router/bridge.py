@@ -33,6 +33,7 @@ class _Voice:
         self.mode = mode
         self.splitter = Splitter(starts_inside=starts_inside)
         self.has_answer = False  # text or a tool call has come
+        self.is_again = False  # this is the second try: no thought is wanted any more
         self.is_open = False  # the client has an opening tag and still wants the closing one
         self.thought_chars = 0
         self._sent: list[str] | None = [] if is_told_not_to_think else None
@@ -81,10 +82,12 @@ class _Voice:
         """Write them into the part; whether that changed it."""
         if self.mode == "keep" and not self.is_open:
             return False
+        if self.is_again:
+            thoughts = ""
         before = {name: part[name] for name in ("content", *_FIELDS) if name in part}
         content = answer
         if self.mode == "inline" or self.is_open:
-            content = self._in_tags("" if self.mode == "keep" else thoughts, answer, is_end)
+            content = self._in_tags(thoughts, answer, is_end)
         after = {n: v for n, v in before.items() if not (v and isinstance(v, str))}
         if content and not after.get("content"):
             after["content"] = content
@@ -108,6 +111,7 @@ class _Voice:
         return text + answer
 
     def begin_again(self) -> None:
+        self.is_again = True
         if self.mode == "keep":
             self.is_open = self.splitter.is_thinking
             if not self.is_open:  # no thought is wanted, so what comes of one is a server's leak

@@ -40,13 +40,23 @@ _UNLIMITED_BELOW = {"max_new_tokens": 0, "thinking_budget": 0, "top_k": 1}
 
 def preset(request: ChatRequest, found: Classification, policy: Policy) -> Decision:
     """The decision for this request under this policy."""
+    return _decide(request, found, policy, without_thought=False)
+
+
+def _decide(
+    request: ChatRequest, found: Classification, policy: Policy, *, without_thought: bool
+) -> Decision:
     scenario = policy.scenarios[found.scenario]
     protected, notes = _protected(request, scenario.guard)
     decided: dict[str, ParamDecision] = {}
     thinking: bool | None = None
     if request.endpoint is Endpoint.CHAT:
         switch = _thinking(request, found, policy, scenario.guard)
-        if switch is not None and switch.value is True:
+        if without_thought:
+            sent = request.params.get("thinking")
+            client = sent.value if sent is not None else None
+            switch = ParamDecision("thinking", client, sent is not None, False, "rescue", "forced")
+        elif switch is not None and switch.value is True:
             switch = _without_room(switch, request, found, policy)
         if switch is not None:
             decided["thinking"] = switch
@@ -82,21 +92,9 @@ def preset(request: ChatRequest, found: Classification, policy: Policy) -> Decis
     )
 
 
-def rescue(decision: Decision) -> Decision:
-    """The same without thinking: for an answer that thought left no tokens for.
-
-    The whole limit on the answer is the answer's now.
-    """
-    switch = _param(decision, "thinking")
-    was_sent, client = (switch.was_sent, switch.client) if switch is not None else (False, None)
-    params = [ParamDecision("thinking", client, was_sent, False, "rescue", "forced")]
-    for param in decision.params:
-        if param.name == "max_new_tokens" and decision.answer_tokens is not None:
-            limit = decision.answer_tokens
-            param = msgspec.structs.replace(param, value=limit)
-        if param.name not in ("thinking", "thinking_budget"):
-            params.append(param)
-    return msgspec.structs.replace(decision, thinking=False, params=tuple(params), may_rescue=False)
+def rescue(request: ChatRequest, found: Classification, policy: Policy) -> Decision:
+    """The same request without thinking: for an answer that thought left no tokens for."""
+    return _decide(request, found, policy, without_thought=True)
 
 
 def continuation(decision: Decision) -> Decision:
@@ -116,10 +114,6 @@ def continuation(decision: Decision) -> Decision:
             param = msgspec.structs.replace(param, value=left)
         params.append(param)
     return msgspec.structs.replace(decision, params=tuple(params))
-
-
-def _param(decision: Decision, name: str) -> ParamDecision | None:
-    return next((param for param in decision.params if param.name == name), None)
 
 
 def _protected(request: ChatRequest, guard: Guard) -> tuple[frozenset[str], list[str]]:

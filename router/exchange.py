@@ -21,6 +21,7 @@ from router.chat import Endpoint
 from router.errors import (
     BackendError,
     BackendsUnreachable,
+    ContextLength,
     Draining,
     Forbidden,
     NoBackend,
@@ -106,8 +107,12 @@ class Exchange:
             return
         del self.pipeline.waiting[self]
         self.queued_s = self.pipeline.clock.ticks() - since
+        self._try()
+
+    def _try(self, *, again: Slot | None = None) -> None:
+        """Ask a backend; a request that this one cannot be asked is refused."""
         try:
-            self._try_next()
+            self._try_next(again=again)
         except RouterError as fault:
             self.refuse(fault)
         except Exception:
@@ -193,7 +198,13 @@ class Exchange:
             slot, *self._candidates = self._candidates
         else:
             slot = again
-        body = self._bytes_for(slot)
+        try:
+            body = self._bytes_for(slot)
+        except ContextLength:
+            if again is None and self._candidates:
+                self._try_next()  # another one may take more
+                return
+            raise
         self.slot = slot
         self.attempts += 1
         self._attempt = slot.upstream.send(
@@ -278,9 +289,9 @@ class Exchange:
             self.break_off(fault)
         elif may_retry and self.sent_at is not None and self.slot is not None:
             self.sent_at = None
-            self._try_next(again=self.slot)  # a kept-alive connection that had died
+            self._try(again=self.slot)  # a kept-alive connection that had died
         elif may_retry and self._candidates:
-            self._try_next()
+            self._try()
         elif may_retry:
             self.refuse(
                 BackendsUnreachable("No backend can be reached.", retry_after_s=_RETRY_AFTER_S)

@@ -123,7 +123,10 @@ class Pipeline:
                     exchange.give_up_waiting()
         if self._keepalive_s:
             for exchange in tuple(self.active):
-                exchange.answering.keep_alive(now, self._keepalive_s)
+                try:
+                    exchange.answering.keep_alive(now, self._keepalive_s)
+                except Exception:  # one odd answer must not stop the clock for all others
+                    log.exception("no sign of life given", request_id=exchange.request_id)
 
     def settle(self) -> None:
         """Make the records of all that has ended."""

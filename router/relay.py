@@ -173,7 +173,8 @@ class Stream:
                 out.append(kept[self._sent :] if self._sent else kept)
                 self._sent = 0
         open_event = splitter.held
-        if len(open_event) > self._sent and (piece.is_last or self._may_go(open_event)):
+        is_over = piece.is_last and not (self.is_empty_handed or self.is_stopped)
+        if len(open_event) > self._sent and (is_over or self._may_go(open_event)):
             out.append(open_event[self._sent :])
             self._sent = len(open_event)
         if self.is_empty_handed or self.is_stopped:
@@ -224,7 +225,7 @@ class Stream:
             return b""
         if not frame.choices:
             return event.raw
-        if not self.sample:
+        if not self.sample and bridge.document_in(data) is not None:
             self.sample = data
         across = self._bridge
         if across is None or (across.is_settled and not bridge.sees(data)):
@@ -234,7 +235,8 @@ class Stream:
             self.is_stopped = True
         self.tally.answer_chars = chars[0] + across.answer_chars
         self.tally.reasoning_chars = chars[1] + across.thought_chars
-        if self._rescues and self.tally.finish_reason == "length" and not across.has_answer:
+        is_used_up = self.tally.finish_reason == "length" and not across.has_answer
+        if self._rescues and is_used_up and self.sample:
             self.is_empty_handed = True
             said, rest = _parted(data if turned is None else turned)
             self.kept_back.append(rest)

@@ -130,6 +130,10 @@ class Joint:
         document.update(self._shown)
         return sse.event(orjson.dumps(document))
 
+    @property
+    def has_answer(self) -> bool:
+        return self._bridge.has_answer
+
     def as_it_was(self) -> bytes:
         """The end that the first stream would have had."""
         self._tally.finish_reason = self._finish_reason

@@ -113,6 +113,7 @@ class _Series:
         self.reasoning_tokens = 0
         self.thinking = 0
         self.empty = 0
+        self.rescued = 0
         self.retries = 0
         self.duration = _Histogram(_SECONDS)
         self.ttft = _Histogram(_SECONDS)
@@ -165,6 +166,8 @@ class Metrics:
             series.presets[preset] = series.presets.get(preset, 0) + 1
         if record.thinking:
             series.thinking += 1
+        if record.rescued:
+            series.rescued += 1
         if record.retries:
             series.retries += record.retries
         if (
@@ -191,6 +194,9 @@ class Metrics:
         )
         thinking = _Counter("thinking_total", "Requests with thinking on.", ("scenario",))
         empty = _Counter("empty_answer_total", "Answers without content.", ("scenario",))
+        rescued = _Counter(
+            "rescued_total", "Answers asked for again, thought having used them up.", ("scenario",)
+        )
         retries = _Counter("retries_total", "Further attempts.", ("backend",))
         histograms = [
             _Histograms(name, text, where, buckets)
@@ -224,6 +230,7 @@ class Metrics:
             for counter, label, count in (
                 (thinking, scenario, series.thinking),
                 (empty, scenario, series.empty),
+                (rescued, scenario, series.rescued),
                 (retries, backend, series.retries),
             ):
                 if count:
@@ -245,6 +252,7 @@ class Metrics:
             actions,
             thinking,
             empty,
+            rescued,
             retries,
             self.policy_reloads,
         ]

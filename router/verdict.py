@@ -40,6 +40,8 @@ class Slot(msgspec.Struct):
     authorization: bytes | None
     health: Health = Health()
     label: str | None = None  # for /v1/models, where the model is not the asked-for one
+    #: what warming it up was worth, ms to the first token: {"cold": …, "warm": …}
+    warm_up: Mapping[str, float] | None = None
 
     @property
     def max_inflight(self) -> int:
@@ -203,7 +205,9 @@ def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
         for param in decision.params
         if param.origin != "client"
     )
-    rescue = rewrite.changes(request, decide.rescue(decision)) if decision.may_rescue else None
+    rescue = None
+    if decision.may_rescue:
+        rescue = rewrite.changes(request, decide.rescue(request, found, policy))
     thought = decision.value("reasoning_output")
     changes = rewrite.changes(request, decision)
     continuation = None

@@ -261,6 +261,7 @@ def test_an_empty_answer_is_asked_for_again_without_thinking(
     assert first["chat_template_kwargs"] == {"enable_thinking": True}
     assert second["chat_template_kwargs"] == {"enable_thinking": False}
     assert "max_tokens" not in first  # a cap on the answer would end the thought
+    assert second["max_tokens"] == 64
     assert second["messages"] == first["messages"] == ASK["messages"]
     record = record_for(product, reply)
     assert record["rescued"] is True
@@ -334,6 +335,7 @@ FAILURES: dict[str, list[Step]] = {
     "no JSON": [{"do": "send", "text": "oops"}, HANG_UP],
     "nothing": [stream_head(), DONE, END],
     "no choices": [reply_json({"choices": []})],
+    "odd choices": [reply_json({"choices": ["x"]})],
 }
 
 
@@ -573,9 +575,8 @@ def test_langchain_reads_the_same_of_a_stream_and_a_whole(
     assert at_once.content == piece_by_piece == WANTED[mode][1]
 
 
-@pytest.mark.parametrize(
-    ("mode", "stream"), [("field", False), ("field", True), ("inline", True), ("drop", True)]
-)
+@both
+@pytest.mark.parametrize("mode", WANTED)
 def test_the_record_counts_thought_and_answer_apart(
     product: Product, vllm: ScriptedBackend, mode: str, stream: bool
 ) -> None:
@@ -892,6 +893,14 @@ EARLY_ERRORS: dict[str, list[Step]] = {
     "a failure": [GATE, reply_json({"error": {"message": "oh no"}}, status=500)],
     "a hang-up": [GATE, HANG_UP],
     "no stream": [GATE, reply_json(whole({"content": ANSWER}))],
+    "no stream, piece by piece": [
+        GATE,
+        {"do": "head", "headers": {"Content-Type": "application/json"}},
+        {"do": "send", "text": '{"choices":['},
+        {"do": "sleep", "ms": 20},
+        {"do": "send", "text": "]}"},
+        END,
+    ],
     "a hang-up behind the head": [GATE, _HEAD, HANG_UP],
     "an error inside": [GATE, _HEAD, {"do": "sse", "data": {"error": "oh no"}}, END],
 }
@@ -1025,3 +1034,42 @@ def test_a_prompt_that_cannot_fit_is_refused_unasked(tmp_path: Path) -> None:
         assert post(product, ASK).status == 200
         rulers = {"role": "user", "content": "-" * 20_000 + " " * 20_000}
         assert post(product, {**ASK, "messages": [rulers]}).status == 200
+
+
+def test_a_backend_that_is_too_small_is_passed_over_for_one_that_is_not(tmp_path: Path) -> None:
+    long = {"role": "user", "content": "river " * 2000}
+    with ScriptedBackend() as big, ScriptedBackend() as small:
+        big.set_script([{"do": "chat_ok", "text": "The Rhine."}])
+        small_one = {**one(small, context=100), "name": "two"}
+        with running(tmp_path, [small_one, one(big)]) as product:
+            replies = [post(product, {**ASK, "messages": [long]}) for _ in range(4)]
+
+    assert {reply.status for reply in replies} == {200}
+    assert small.requests == []
+
+
+def test_where_the_next_backend_is_too_small_as_well_that_is_said(tmp_path: Path) -> None:
+    long = {"role": "user", "content": "river " * 2000}
+    with ScriptedBackend() as small:
+        gone = {"name": "gone", "url": "http://127.0.0.1:9", "model": MODEL, "dialect": "vllm"}
+        with running(tmp_path, [gone, {**one(small, context=100), "name": "two"}]) as product:
+            replies = [post(product, {**ASK, "messages": [long]}) for _ in range(4)]
+
+    assert {reply.status for reply in replies} <= {400, 503}
+    assert {reply.ended_properly for reply in replies} == {True}
+
+
+def test_a_frame_of_odd_json_does_not_stop_the_clock(
+    lively: Product, quiet_backend: GatedBackend
+) -> None:
+    odd = {**chunk({"content": "a"}), "x": "ODD"}
+    frame: Step = {
+        "do": "send",
+        "text": "data: " + json.dumps(odd).replace('"ODD"', "1e999") + "\n\n",
+    }
+    plays(quiet_backend, [_HEAD, frame, GATE, *_FRAMES[1:]])
+
+    with Line(lively, STREAM) as line:
+        line.until(lambda reply: signs_in(reply.body))
+        quiet_backend.let_go_on()
+        line.rest()

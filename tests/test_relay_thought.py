@@ -379,3 +379,24 @@ def test_progress_is_seen_of_whatever_goes_out() -> None:
         seen.add(stream.progress)
 
     assert len(seen) == 12
+
+
+def test_an_end_that_is_kept_back_is_kept_back_without_its_blank_line_too() -> None:
+    stream = made("field", rescues=True)
+    text = sse.event(encoded(chunk({}, "length"))) + b"data: [DONE]\n"
+
+    assert relayed([chunked(text, [])], stream) == []
+
+
+#: what one reader of JSON takes and the other does not
+ODD = [b'"x":1e999', b'"x":"\xff"']
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("delta", [{}, {"content": "a"}])
+def test_odd_json_beside_an_answer_passes(odd: bytes, delta: Said) -> None:
+    stream = made("keep", rescues=True)
+    data = b"%b,%b}" % (encoded(chunk(delta, "length"))[:-1], odd)
+
+    assert relayed([chunked(sse.event(data), [])], stream) == [data, b"[DONE]"]
+    assert stream.keep_alive(False, STAND_IN) == sse.event(STAND_IN)

@@ -39,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
             f"{backend['name']}: {state}, {backend['label'] or backend['model']}, "
             f"{backend['dialect']}, {backend['inflight']} of {backend['max_inflight']} in flight"
         )
+        if backend["warm_up"]:
+            cold, warm = backend["warm_up"]["cold"], backend["warm_up"]["warm"]
+            print(f"  warmed up: first token after {cold:.0f} ms cold, {warm:.0f} ms warm")
     log = status["log"]
     print(
         f"log: {log['written']} written, {log['dropped']} lost"

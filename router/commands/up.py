@@ -162,6 +162,10 @@ class _Launching:
             await child.stop()
             return None, str(error).splitlines()[0]
         _say(f"{backend.name}: {engine.label} is warm: {warmth}")
+        slot.warm_up = {
+            "cold": round(warmth.cold_s * 1e3, 1),
+            "warm": round(warmth.warm_s * 1e3, 1),
+        }
         return child, None
 
     async def _take(self, app: App, slot: Slot, engine: Engine) -> None:

@@ -156,6 +156,7 @@ class Pages:
                 "ready": is_ready,
                 "reason": reason,
                 "inflight": len(app.pipeline.active),
+                "waiting": len(app.pipeline.waiting),
                 "policy": {
                     "file": str(app.policy_path),
                     "hash": live.policy.hash,
@@ -177,7 +178,10 @@ class Pages:
                         "since": slot.health.since,
                         "reason": slot.health.reason,
                         "inflight": slot.upstream.inflight,
-                        "max_inflight": slot.upstream.backend.max_inflight,
+                        "max_inflight": slot.max_inflight,
+                        "context": slot.dialect.context,
+                        "fitted": bool(slot.dialect.variant),  # to what this server was seen to do
+                        "warm_up": slot.warm_up,
                         "weight": slot.upstream.backend.weight,
                     }
                     for slot in live.slots

@@ -144,6 +144,7 @@ class Plain:
                 [((slot.name,), slot.upstream.inflight) for slot in slots],
             ),
             Gauge("inflight", "Requests under way in all.", (), [((), len(app.pipeline.active))]),
+            Gauge("queue_waiting", "Of these, in line.", (), [((), len(app.pipeline.waiting))]),
             Gauge("policy_info", "The policy in force.", ("hash",), [((policy.hash,), 1)]),
             Gauge(
                 "policy_last_reload_timestamp_seconds",

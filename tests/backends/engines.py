@@ -74,9 +74,10 @@ class Engine:
 
     model = MODEL
 
-    def __init__(self, name: str, scratch: Path) -> None:
+    def __init__(self, name: str, scratch: Path, *, port: int | None = None) -> None:
+        """`port` to be where another one was; left out: a free one."""
         self.name = name
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{port or _free_port()}"
         self._log = scratch / f"{name}.log"
         command = _COMMANDS[name](self.url.rpartition(":")[2], scratch)
         # The leash ends the engine and its workers when our end of the pipe closes,
