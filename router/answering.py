@@ -357,6 +357,12 @@ class Answering:
     def _send_answer(
         self, head: AnswerHead, body: bytes, coding: bytes, turner: Bridge | None = None
     ) -> None:
+        if self._is_chat and not coding and len(body) <= relay.WHOLE_LIMIT:
+            if bridge.is_hollow(body):
+                self._exchange.refuse(BackendError("The backend answered without a choice."))
+                return
+            if bridge.ends_oddly(body):
+                body = bridge.with_known_end(body)
         lines = self._exchange.head_lines(head, is_decoded=not coding)
         lines.append(b"content-length: %d" % len(body))
         self._exchange.reply.write(self._exchange.head_bytes(head.status, lines) + body)

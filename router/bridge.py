@@ -11,11 +11,12 @@ thought although it was told not to think.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
 
-from router import thought
+from router import tally, thought
 from router.thought import Splitter
 
 MODES = ("field", "inline", "drop", "keep")
@@ -217,6 +218,32 @@ class Bridge:
                 is_told_not_to_think=self._is_told_not_to_think,
             )
         return voice
+
+
+def with_known_end(data: bytes) -> bytes:
+    """A document of an answer whose ends have the names that clients know."""
+    document = document_in(data)
+    if document is None:
+        return data
+    for choice in choices_in(document):
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str):
+            choice["finish_reason"] = tally.ENDS.get(reason, reason)
+    return orjson.dumps(document)
+
+
+_ODD_END = re.compile(rb'"finish_reason": ?"(?:%b)"' % "|".join(tally.ENDS).encode())
+_NO_CHOICE = re.compile(rb'"choices": ?(?:\[\]|null)')
+
+
+def ends_oddly(body: bytes) -> bool:
+    """Whether a whole answer gives its end a name that clients do not know."""
+    return _ODD_END.search(body) is not None
+
+
+def is_hollow(body: bytes) -> bool:
+    """Whether a whole answer holds no choice at all, which clients fall over."""
+    return _NO_CHOICE.search(body) is not None
 
 
 def sees(payload: bytes) -> bool:

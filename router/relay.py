@@ -140,7 +140,7 @@ class Stream:
         payload = found[2]
         if int(found[1], 16) != len(payload) or b'"usage"' in payload or b'"error"' in payload:
             return False
-        if self._bridge is not None and bridge.sees(payload):
+        if b'finish_reason":"' in payload or (self._bridge is not None and bridge.sees(payload)):
             return False
         uncounted = self._uncounted
         uncounted.append(payload)
@@ -214,6 +214,10 @@ class Stream:
             return event.raw
         chars = self.tally.answer_chars, self.tally.reasoning_chars
         frame = self.tally.read(data)
+        if self.tally.has_odd_end and not self._sent:
+            self.tally.has_odd_end = False
+            data = bridge.with_known_end(data)
+            event = sse.Event(sse.event(data), data)
         if frame is None or self._sent:
             return event.raw
         if self._cuts_usage and frame.usage is not None and not frame.choices:

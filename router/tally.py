@@ -6,11 +6,23 @@ the few members that are counted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from router import refusals
+
+#: what some servers call the ends that OpenAI's clients know
+ENDS: Mapping[str, str] = {
+    "eos": "stop",
+    "eos_token": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "max_length": "length",
+    "tool_use": "tool_calls",
+}
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -71,6 +83,7 @@ class Tally:
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     has_token = False  # text, thought or a tool call has come
+    has_odd_end = False  # the last end that was read has another name than clients know
     has_done = False
     error: str | None = None  # an error inside a 200 answer
 
@@ -83,7 +96,8 @@ class Tally:
         for choice in frame.choices or ():
             part = choice.delta or choice.message
             if choice.finish_reason is not None:
-                self.finish_reason = choice.finish_reason
+                self.finish_reason = ENDS.get(choice.finish_reason, choice.finish_reason)
+                self.has_odd_end = self.finish_reason != choice.finish_reason
             if choice.text:
                 self._count(answer=choice.text)
             if part is not None:

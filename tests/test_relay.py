@@ -488,3 +488,32 @@ def test_what_may_have_to_be_cut_or_mended_is_no_express_matter(data: bytes) -> 
     passage = Stream(Tally(), cuts_usage=True, adds_done=False)
 
     assert not passage.express(data)
+
+
+# --- ends by other names ------------------------------------------------------------------------
+
+
+@given(cut_points)
+def test_an_end_by_another_name_gets_the_one_that_clients_know(points: list[int]) -> None:
+    end = frame(id="c", choices=[{"index": 0, "delta": {}, "finish_reason": "eos_token"}])
+
+    out, tally = relayed(cut(chunked(delta(content="a") + end + DONE, []), points))
+
+    events = sse.EventSplitter().feed(entity_of(b"".join(out)))
+    reasons = [json.loads(e.data)["choices"][0].get("finish_reason") for e in events[:-1]]
+    # Where its beginning had gone out already it stays as it was.
+    assert reasons in ([None, "stop"], [None, "eos_token"])
+    assert tally["finish_reason"] == "stop"
+
+
+def test_an_end_that_comes_in_one_piece_is_no_express_matter() -> None:
+    end = frame(id="c", choices=[{"index": 0, "delta": {}, "finish_reason": "max_tokens"}])
+    compact = end.replace(b'": "', b'":"')
+    tokens = [wire.chunk(delta(content="a"))] * 3
+
+    out, tally, _ = by_express(
+        [*tokens, wire.chunk(compact), wire.LAST_CHUNK], cuts_usage=False, adds_done=True
+    )
+
+    assert b'"finish_reason":"length"' in out
+    assert tally.finish_reason == "length"

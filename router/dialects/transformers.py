@@ -45,7 +45,8 @@ def _into_generation_config(
     for name in _IN_GENERATION_CONFIG:
         if said.get(name) is not None:
             # It turns a whole number down where a fraction is meant.
-            settings[name] = said[name] if name == "top_k" else float(said[name])
+            is_whole = name != "top_k" and isinstance(said[name], int)
+            settings[name] = float(said[name]) if is_whole else said[name]
         edits.pop(name, None)
         if name in request.spans:
             edits[name] = None
