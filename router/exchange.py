@@ -119,12 +119,19 @@ class Exchange:
             log.exception("request failed inside the router", request_id=self.request_id)
             self.refuse(RouterError("The router failed on this request; its log says why."))
 
+    @property
+    def priority(self) -> int:
+        """In line: that of its scenario."""
+        if self.verdict is None:
+            return 0
+        return self.live.policy.scenarios[self.verdict.decision.scenario].priority
+
     def give_up_waiting(self) -> None:
         self.queued_s = self.pipeline.clock.ticks() - self.pipeline.waiting.pop(self)
         self.refuse(
             Overloaded(
                 "Every backend is busy, and this request has waited for too long; try again.",
-                retry_after_s=_RETRY_AFTER_S,
+                retry_after_s=self.pipeline.retry_after_s(),
             )
         )
 
@@ -187,7 +194,8 @@ class Exchange:
         indexes = balance.order(candidates, self.pipeline.turn)
         if not indexes:
             raise Overloaded(
-                "Every backend is busy; try again shortly.", retry_after_s=_RETRY_AFTER_S
+                "Every backend is busy; try again shortly.",
+                retry_after_s=self.pipeline.retry_after_s(),
             )
         return [slots[index] for index in indexes]
 

@@ -5,6 +5,7 @@ A request's own journey is in exchange.py; speaks only to ports.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -27,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 #: records made in a row: a quarter of a millisecond
 _SETTLED_TOGETHER = 64
+#: how much one request counts in the mean of their lengths
+_MEMORY = 0.1
+_LATEST_S = 30
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -66,6 +70,7 @@ class Pipeline:
         self._keepalive_s = keepalive_s
         self.waiting: dict[Exchange, float] = {}  # since when; the longest waiting first
         self._is_serving_queue = False
+        self._mean_s = 0.0  # how long a request takes, of late
         self._ended: list[Exchange] = []
         self.live = live
         self.journal = journal
@@ -89,6 +94,9 @@ class Pipeline:
         """
         self.active.discard(exchange)
         self.waiting.pop(exchange, None)
+        if exchange.sent_at is not None:
+            took_s = exchange.ended_at - exchange.sent_at
+            self._mean_s += (took_s - self._mean_s) * _MEMORY
         if self.waiting:
             self._serve_queue()
         self._ended.append(exchange)
@@ -108,10 +116,17 @@ class Pipeline:
         if self._is_serving_queue:  # one that failed at once ends in here again
             return
         self._is_serving_queue = True
-        for exchange in list(self.waiting):
+        # A short answer does not wait behind a long one; of the same priority, first come.
+        for exchange in sorted(self.waiting, key=lambda exchange: -exchange.priority):
             if exchange in self.waiting:
                 exchange.go_on()
         self._is_serving_queue = False
+
+    def retry_after_s(self) -> int:
+        """When a place may be free for one more: what waits, at the pace of late."""
+        places = sum(slot.max_inflight for slot in self.live.slots)
+        seconds = self._mean_s * (len(self.waiting) + 1) / max(places, 1)
+        return min(_LATEST_S, max(1, math.ceil(seconds)))
 
     def look_around(self) -> None:
         """What time alone brings about; to be called a few times a second."""
