@@ -791,6 +791,45 @@ def test_who_has_waited_for_too_long_is_told_so(gated: GatedBackend, tmp_path: P
         assert len(gated.requests) == 1
 
 
+def test_in_line_a_short_answer_goes_before_a_long_one(gated: GatedBackend, tmp_path: Path) -> None:
+    gated.set_script([GATE, reply_json(whole({"content": ANSWER}))])
+    policy = """
+schema = 1
+default_scenario = "long"
+[scenarios.long]
+[scenarios.short]
+priority = 40
+"""
+    config = {"backends": [one(gated, max_inflight=1)], "limits": {"queue": 4}}
+    with Product.start(tmp_path, config, policy=policy) as product:
+
+        def line(name: str, scenario: str) -> Line:
+            told = {"x-request-id": name, "x-router-scenario": scenario}
+            return Line(product, ASK, told)
+
+        with line("first", "long") as first:
+            gated.wait_requests(1)
+            with line("a-long-one", "long") as long:
+                waits_in_line(product, 1)
+                with line("a-short-one", "short") as short:
+                    waits_in_line(product, 2)
+                    for turn in (first, short, long):
+                        gated.let_go_on()
+                        assert turn.rest().status == 200
+
+    ids = [request.header("x-request-id") for request in gated.requests]
+    assert ids == ["first", "a-short-one", "a-long-one"]
+
+
+def waits_in_line(product: Product, count: int) -> None:
+    """Come back once so many requests wait."""
+    deadline = time.monotonic() + 10
+    pause = threading.Event()
+    while product.get("/router/status")["waiting"] != count:
+        assert time.monotonic() < deadline
+        pause.wait(0.02)
+
+
 # --- a sign of life -------------------------------------------------------------------------
 
 
