@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from router import heads
+from router import heads, prefix
 from router.chat import Endpoint
 from router.record import Record, timestamp
 from router.verdict import Verdict, params_line
@@ -83,11 +83,35 @@ def _describe_answer(record: Record, exchange: Exchange, total_s: float) -> None
     record.reasoning_chars = tally.reasoning_chars
     record.finish_reason = tally.finish_reason
     record.rescued = answering.is_rescued
+    if tally.input_tokens and exchange.verdict is not None:
+        _describe_cache(record, exchange, exchange.verdict)
     if first is not None:
         ttft_s = first - exchange.started
         record.ttft_ms = _ms(ttft_s)
         if tally.output_tokens is not None and tally.output_tokens > 1 and exchange.is_stream:
             record.tpot_ms = _ms((total_s - ttft_s) / (tally.output_tokens - 1))
+
+
+def _describe_cache(record: Record, exchange: Exchange, verdict: Verdict) -> None:
+    """What the session's last prompt was worth to this one."""
+    request, slot = verdict.request, exchange.slot
+    cached, tokens = record.cached_tokens, record.input_tokens
+    messages = request.values.get("messages")
+    if request.session is None or slot is None or messages is None or tokens is None:
+        return
+    if cached is None and slot.dialect.keeps_prefix:
+        return  # it does not tell, so there is nothing to find out
+    sessions, session = exchange.pipeline.sessions, request.session.hash
+    tools = bytes(request.values.get("tools", b""))
+    now = prefix.turn(slot.name, tokens, record.thinking, tools, messages)
+    found = prefix.finding(
+        sessions.prompt(session), now, cached or 0, keeps_prefix=slot.dialect.keeps_prefix
+    )
+    sessions.prompted(session, now)
+    if cached is not None:
+        record.cached_share = int(found.share * 1e3 + 0.5) / 1e3
+    if found.miss is not None:
+        record.cache_miss, record.cache_hint = found.miss.kind, found.miss.text
 
 
 def _ms(seconds: float) -> float:

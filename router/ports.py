@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from router.config import Backend
+from router.prefix import Turn
 from router.record import Record
 from router.wire import AnswerHead, Piece
 
@@ -112,6 +113,12 @@ class Sessions(Protocol):
 
     def settled(self, session: str, scenario: str) -> None:
         """The session's last turn was of this scenario."""
+
+    def prompt(self, session: str) -> Turn | None:
+        """The session's last prompt, if it is known."""
+
+    def prompted(self, session: str, turn: Turn) -> None:
+        """The session's last prompt was this one."""
 
 
 class AffinityStore(Protocol):

@@ -64,6 +64,17 @@ class Record(msgspec.Struct, kw_only=True):
     total_ms: _Ms = None
     input_tokens: Annotated[int | None, Meta(description="from usage")] = None
     cached_tokens: Annotated[int | None, Meta(description="from usage, where told")] = None
+    cached_share: Annotated[
+        float | None, Meta(description="of the prompt, where the server tells what it reused")
+    ] = None
+    cache_miss: Annotated[
+        str | None,
+        Meta(
+            description="why the session's last prompt was not reused: no-cache moved tools "
+            "first-message history short thinking evicted"
+        ),
+    ] = None
+    cache_hint: Annotated[str | None, Meta(description="the same in words")] = None
     output_tokens: Annotated[int | None, Meta(description="from usage, thought included")] = None
     reasoning_tokens: Annotated[int | None, Meta(description="from usage, where told")] = None
     answer_chars: Annotated[int | None, Meta(description="characters of content")] = None

@@ -1,7 +1,8 @@
-"""What is remembered of sessions on this machine: the scenario each was last in.
+"""What is remembered of sessions on this machine: the scenario each was last in, its last prompt.
 
 Bounded and forgetful: a session not heard of for an hour is forgotten, and of too many the
-longest silent one goes first. Nothing of a request's text is kept.
+longest silent one goes first. Of a request's text no more is kept than the beginning of its
+first message, to tell where that changed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from router.ports import Clock
+from router.prefix import Turn
+
+_PROMPTS = 5_000
 
 
 class MemorySessions:
@@ -19,6 +23,7 @@ class MemorySessions:
         self._ttl_s = ttl_s
         self._limit = limit
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._prompts: OrderedDict[str, Turn] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -36,3 +41,13 @@ class MemorySessions:
         self._known.move_to_end(session)
         if len(self._known) > self._limit:
             self._known.popitem(last=False)
+
+    def prompt(self, session: str) -> Turn | None:
+        """The session's last prompt."""
+        return self._prompts.get(session)
+
+    def prompted(self, session: str, turn: Turn) -> None:
+        self._prompts[session] = turn
+        self._prompts.move_to_end(session)
+        if len(self._prompts) > _PROMPTS:
+            self._prompts.popitem(last=False)

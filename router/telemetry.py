@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from router.record import Record
 
@@ -114,6 +115,7 @@ class _Series:
         self.thinking = 0
         self.empty = 0
         self.rescued = 0
+        self.misses: dict[str, int] = {}  # by their cause
         self.retries = 0
         self.duration = _Histogram(_SECONDS)
         self.ttft = _Histogram(_SECONDS)
@@ -166,6 +168,8 @@ class Metrics:
             series.presets[preset] = series.presets.get(preset, 0) + 1
         if record.thinking:
             series.thinking += 1
+        if record.cache_miss is not None:
+            series.misses[record.cache_miss] = series.misses.get(record.cache_miss, 0) + 1
         if record.rescued:
             series.rescued += 1
         if record.retries:
@@ -197,6 +201,9 @@ class Metrics:
         rescued = _Counter(
             "rescued_total", "Answers asked for again, thought having used them up.", ("scenario",)
         )
+        misses = _Counter(
+            "prefix_miss_total", "Prompts whose past was not reused.", ("backend", "cause")
+        )
         retries = _Counter("retries_total", "Further attempts.", ("backend",))
         histograms = [
             _Histograms(name, text, where, buckets)
@@ -227,6 +234,8 @@ class Metrics:
             for preset, count in series.presets.items():
                 for labels in preset:
                     actions.add(labels, count)
+            for cause, count in series.misses.items():
+                misses.add((backend, cause), count)
             for counter, label, count in (
                 (thinking, scenario, series.thinking),
                 (empty, scenario, series.empty),
@@ -253,9 +262,22 @@ class Metrics:
             thinking,
             empty,
             rescued,
+            misses,
             retries,
             self.policy_reloads,
         ]
+
+    def prefix(self, backend: str) -> dict[str, Any]:
+        """What prefix caching on a backend is worth: shares of tokens, misses by cause."""
+        asked = cached = 0
+        misses: dict[str, int] = {}
+        for (_, name), series in self._series.items():
+            if name == backend:
+                asked += series.input_tokens
+                cached += series.cached_tokens
+                for cause, count in series.misses.items():
+                    misses[cause] = misses.get(cause, 0) + count
+        return {"cached_share": round(cached / asked, 3) if asked else None, "misses": misses}
 
     def text(self, gauges: Iterable[Gauge]) -> str:
         """The page, in the Prometheus text format 0.0.4."""

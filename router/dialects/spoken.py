@@ -62,6 +62,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     takes_stream_options: bool = True
     passes_unsayable: bool = False  # an unknown server: what the client wrote may be right
     aborts_only_streams: bool = False  # a whole answer is generated to its end, client or not
+    keeps_prefix: bool = True  # the next turn of a conversation finds its past in a cache
     #: streams the prompt's empty think block as a thought of blanks where thinking is off
     leaks_empty_thought: bool = False
     #: goes on with a last message of the assistant's, asked to by `continue_final_message`

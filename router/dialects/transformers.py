@@ -105,6 +105,7 @@ DIALECT = Dialect(
     finish=_into_generation_config,
     takes_stream_options=False,  # usage always rides on the last chunk
     aborts_only_streams=True,
+    keeps_prefix=False,
     leaks_empty_thought=True,
     is_one_at_a_time=True,
 )

@@ -182,6 +182,10 @@ class Pages:
                         "context": slot.dialect.context,
                         "fitted": bool(slot.dialect.variant),  # to what this server was seen to do
                         "warm_up": slot.warm_up,
+                        "prefix": {
+                            "kept": slot.dialect.keeps_prefix,
+                            **app.metrics.prefix(slot.name),
+                        },
                         "weight": slot.upstream.backend.weight,
                     }
                     for slot in live.slots
