@@ -61,3 +61,21 @@ def test_what_an_engine_does_not_tell_is_a_dash(figures: ModuleType) -> None:
     assert figures.ratio_lines(rows, ()) == (
         "engine: first request / a later one = 2.0 (2.0..2.0), first token, random weights"
     )
+
+
+@pytest.mark.parametrize(("quiet", "counted"), [(3, (3, 5, 4.0)), (2, (5, 5, 2.0))])
+def test_busy_rounds_are_left_out_where_three_quiet_ones_remain(
+    figures: ModuleType, quiet: int, counted: tuple[int, int, float]
+) -> None:
+    samples = [
+        figures.Sample(figure="cap", arm=arm, round=number, seconds=seconds, foreign=foreign)
+        for number in range(5)
+        for arm, seconds, foreign in (
+            ("no cap", 8.0, 0.01),
+            ("cap 64", *((2.0, 0.01) if number < quiet else (4.0, 0.3))),
+        )
+    ]
+
+    [row] = figures.summarise(samples)
+
+    assert (row.rounds, row.measured, row.ratio.median) == counted
