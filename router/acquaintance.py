@@ -12,14 +12,15 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
 
 from router import capabilities, dialects, probe, trained
-from router.config import Config
+from router.config import Health
 from router.errors import BackendError
 from router.ports import Upstream
 from router.verdict import Slot
@@ -39,18 +40,19 @@ class Acquaintances:
 
     def __init__(
         self,
-        config: Config,
+        settings: Callable[[], Health],
         config_path: Path,
         probe_of: Callable[[Slot], Upstream],
-        spawn: Callable[[object], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         """`probe_of` gives the way for questions; `spawn` runs a coroutine beside the rest."""
-        self._config = config
+        self._settings = settings
         self._config_path = config_path
         self._probe_of = probe_of
         self._spawn = spawn
-        self._seen: dict[str, tuple[int, int]] = {}  # the file that each slot was fitted by
-        self._examining: set[str] = set()
+        # By the id of a slot, since of two that have one name the older may still be leaving.
+        self._seen: dict[int, tuple[int, int]] = {}  # the file that it was fitted by
+        self._examining: dict[int, asyncio.Task[None]] = {}
 
     async def learn(self, slot: Slot) -> None:
         """Ask a backend that came up; one of which the configuration says all is left in peace."""
@@ -66,7 +68,7 @@ class Acquaintances:
                 self._probe_of(slot),
                 name,
                 slot.model,
-                timeout_s=self._config.health.timeout_s,
+                timeout_s=self._settings().timeout_s,
                 key=slot.authorization,
             )
         except (TimeoutError, BackendError):
@@ -75,8 +77,8 @@ class Acquaintances:
         slot.dialect = base
         if backend.dialect == "auto":
             is_known = self._fit(slot, base, told)
-            if not is_known and self._config.health.examine:
-                self._spawn(self._examine(slot))
+            if not is_known and self._settings().examine and id(slot) not in self._examining:
+                self._examining[id(slot)] = self._spawn(self._examine(slot))
         log.info(
             "backend told",
             backend=slot.name,
@@ -86,16 +88,22 @@ class Acquaintances:
             context=slot.dialect.context,
         )
 
+    def forget(self, slot: Slot) -> None:
+        """It is no longer in use."""
+        self._seen.pop(id(slot), None)
+        if (examination := self._examining.pop(id(slot), None)) is not None:
+            examination.cancel()
+
     def has_news(self, slot: Slot) -> bool:
         """Whether somebody has examined this backend since we last looked."""
         if slot.upstream.backend.dialect != "auto":
             return False
-        return _state_of(self._path(slot)) != self._seen.get(slot.name, _NOTHING)
+        return _state_of(self._path(slot)) != self._seen.get(id(slot), _NOTHING)
 
     def _fit(self, slot: Slot, base: dialects.Dialect, told: probe.Told) -> bool:
         """Speak as the file of this server says; whether it has one that is still true."""
         path = self._path(slot)
-        self._seen[slot.name] = _state_of(path)
+        self._seen[id(slot)] = _state_of(path)
         found = capabilities.read(path)
         if found is None or not capabilities.is_for(
             found,
@@ -118,16 +126,13 @@ class Acquaintances:
         answer = await probe.get(
             self._probe_of(slot),
             "/v1/models",
-            timeout_s=self._config.health.timeout_s,
+            timeout_s=self._settings().timeout_s,
             key=slot.authorization,
         )
         return answer.json()
 
     async def _examine(self, slot: Slot) -> None:
         """Send the doctor, once it disturbs nobody; one of all workers does."""
-        if slot.name in self._examining:
-            return
-        self._examining.add(slot.name)
         mark = self._path(slot).with_suffix(".examining")
         try:
             await asyncio.sleep(_FIRST_S)
@@ -142,7 +147,7 @@ class Acquaintances:
         except OSError as error:
             log.warning("backend not examined", backend=slot.name, error=str(error))
         finally:
-            self._examining.discard(slot.name)
+            self._examining.pop(id(slot), None)
 
     async def _send_doctor(self, slot: Slot) -> None:
         backend = slot.upstream.backend

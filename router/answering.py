@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from router import bridge, collect, refusals, relay, rescue, sse, wire
+from router import bridge, collect, health, refusals, relay, rescue, sse, wire
 from router.bridge import Bridge
 from router.chat import Endpoint
 from router.errors import BackendError
@@ -96,9 +96,11 @@ class Answering:
         kind = head.fields.get(b"content-type", b"")
         if head.status >= 400 or kind.startswith(b"text/event-stream"):
             self.on_head(head, has_more=True)
-            self.on_piece(body, Piece([body], False, True, b""))
+            if self._answer is head:  # else another backend is asked
+                self.on_piece(body, Piece([body], False, True, b""))
             return
         self._answer = head
+        self._exchange.took()
         self.is_read = True
         coding = head.fields.get(b"content-encoding", b"").lower()
         if self.is_early:
@@ -112,11 +114,15 @@ class Answering:
         self._send_answer(head, body, coding)
 
     def on_head(self, head: AnswerHead, *, has_more: bool) -> None:
+        if head.status >= 400:
+            if self._exchange.try_another(head):
+                return
+            self._answer, self._refused = head, []
+            self._exchange.observe(health.outcome_of(head.status), head)
+            return
         self._answer = head
         self._exchange.forget_body()
-        if head.status >= 400:
-            self._refused = []
-            return
+        self._exchange.took()
         self.is_read = True
         kind = head.fields.get(b"content-type", b"")
         coding = head.fields.get(b"content-encoding", b"").lower()

@@ -63,7 +63,6 @@ class _Voice:
             parts += self.splitter.end()
         thoughts = "".join([p.text for p in parts if p.is_thought])
         answer = "".join([p.text for p in parts if not p.is_thought])
-        self.thought_chars += len(thoughts)
         if calls or answer.strip():
             self.has_answer = True
         return thoughts, answer
@@ -158,10 +157,6 @@ class Bridge:
     @property
     def has_answer(self) -> bool:
         return any(voice.has_answer for voice in self._voices.values())
-
-    @property
-    def has_thought(self) -> bool:
-        return any(voice.thought_chars for voice in self._voices.values())
 
     def event(self, data: bytes) -> bytes | None:
         """A stream's document as the client gets it: None, as it came; empty, not at all."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from router import tomlfile
+from router import redisurl, tomlfile
 from router.tomlfile import FileFault, Mistake
 
 ENV_PREFIX = "SCENARIO_ROUTER_"
@@ -227,6 +227,14 @@ class Backend(_Table):
         ge=0,
         description="Longest idle time of a connection; below the server's own (uvicorn: 5).",
     )
+    discover: bool = Field(
+        default=False,
+        description="The host name has several addresses, each with a server of its own: look it "
+        "up again and again, and use all of them.",
+    )
+    discover_s: float = Field(
+        default=10, gt=0, description="Between two look-ups of the host name, seconds."
+    )
     launch: Launch | None = Field(default=None, description="Start this server for me.")
 
     @property
@@ -249,6 +257,14 @@ class Backend(_Table):
             raise ValueError("is a base URL: no path but /v1, no query, no user")
         return value
 
+    @model_validator(mode="after")
+    def _can_discover(self) -> Self:
+        if self.discover and self.launch is not None:
+            raise ValueError("discover finds servers that are run elsewhere; launch starts one")
+        if self.discover and self.is_tls:
+            raise ValueError("discover wants http: what it finds are addresses without a name")
+        return self
+
     @property
     def host(self) -> str:
         return str(urlsplit(self.url).hostname)
@@ -263,7 +279,7 @@ class Backend(_Table):
 
 
 class Health(_Table):
-    """Active checks: GET /health of each backend."""
+    """Active checks, GET /health of each backend, and what becomes of its requests."""
 
     interval_s: float = Field(default=2, gt=0, description="Between two checks, seconds.")
     timeout_s: float = Field(default=2, gt=0, description="For one check, seconds.")
@@ -272,6 +288,34 @@ class Health(_Table):
         description='Ask a backend with dialect = "auto" what it honours, when it is new or was '
         "started anew.",
     )
+    failures: int = Field(
+        default=3, ge=1, description="Requests failed in a row that take a backend out."
+    )
+    open_s: float = Field(
+        default=5,
+        gt=0,
+        le=60,
+        description="How long it is out the first time, seconds; doubles up to 60 while it fails.",
+    )
+    slow_start_s: float = Field(
+        default=10, ge=0, description="From a tenth of its load to all of it, once it is back."
+    )
+    max_ejected: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Share of a pool that failed requests may take out; never the last backend.",
+    )
+
+
+class Retry(_Table):
+    """Asking another backend, as long as the client has had no byte."""
+
+    attempts: int = Field(default=2, ge=0, le=10, description="Further ones; 0: never.")
+    share: float = Field(
+        default=0.2, ge=0, le=1, description="Retries for each request of the last 10 seconds."
+    )
+    least: float = Field(default=3, ge=0, description="Retries a second beside that share.")
 
 
 class Limits(_Table):
@@ -279,6 +323,36 @@ class Limits(_Table):
 
     queue: int = Field(default=256, ge=0, description="Requests that may wait; more get 429.")
     queue_timeout_s: float = Field(default=30, gt=0, description="Longest wait, seconds; then 429.")
+
+
+class Affinity(_Table):
+    """Where sessions that are not at their home are remembered."""
+
+    store: Literal["memory", "redis"] = Field(
+        default="memory",
+        description="memory: each process for itself; redis: all workers and routers together.",
+    )
+    url_env: str = Field(
+        default="REDIS_URL",
+        description="Environment variable with the address: redis://, redis+sentinel:// or "
+        "redis+cluster://; rediss for TLS.",
+    )
+    ttl_s: int = Field(
+        default=3600, ge=1, description="A session is forgotten after so many silent seconds."
+    )
+    timeout_ms: float = Field(
+        default=20, gt=0, description="Longest that a request waits for Redis; then it goes home."
+    )
+    prefix: str = Field(
+        default="scenario-router",
+        pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
+        description="What every key in Redis begins with.",
+    )
+    max_sessions: int = Field(
+        default=100_000,
+        ge=1,
+        description="Sessions that one process remembers; the longest silent goes first.",
+    )
 
 
 class Auth(_Table):
@@ -307,7 +381,9 @@ class Config(_Table):
     policy: PolicySource = PolicySource()
     backends: tuple[Backend, ...] = Field(min_length=1, description="At least one upstream.")
     health: Health = Health()
+    retry: Retry = Retry()
     limits: Limits = Limits()
+    affinity: Affinity = Affinity()
     auth: Auth = Auth()
     log: Log = Log()
 
@@ -349,6 +425,13 @@ def load(
     ]
     if missing:
         raise FileFault(str(path), missing)
+    if config.affinity.store == "redis":
+        name = config.affinity.url_env
+        try:
+            redisurl.parse(environ[name])
+        except ValueError as fault:
+            where = "affinity.url_env"
+            raise FileFault(str(path), [Mistake(where, None, f"{name} {fault}")]) from None
     return config
 
 
@@ -410,4 +493,6 @@ def _secrets(config: Config) -> list[tuple[str, str]]:
     named = [(f"backends.{b.name}.api_key_env", b.api_key_env) for b in config.backends]
     named.append(("auth.keys_env", config.auth.keys_env))
     named.append(("server.admin_key_env", config.server.admin_key_env))
+    if config.affinity.store == "redis":
+        named.append(("affinity.url_env", config.affinity.url_env))
     return [(where, name) for where, name in named if name]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from router import account, balance, dialects, heads, refusals, untouched
+from router import account, choosing, dialects, heads, health, parse, refusals, retrying, untouched
 from router.answering import RESCUED, Answering
 from router.chat import Endpoint
 from router.errors import (
@@ -24,12 +24,11 @@ from router.errors import (
     ContextLength,
     Draining,
     Forbidden,
-    NoBackend,
     Overloaded,
     RouterError,
 )
 from router.pipeline import Order, Pipeline
-from router.ports import AnswerListener, Attempt, Reply
+from router.ports import AnswerListener, Attempt, Lookup, Reply
 from router.record import Record
 from router.verdict import Slot, Told, Verdict, check_fits, decide_for, is_virtual
 from router.wire import AnswerHead
@@ -39,6 +38,8 @@ log = structlog.get_logger(__name__)
 _RETRY_AFTER_S = 1
 _OF_STREAMS = (b"content-type:", b"cache-control:", b"x-accel-buffering:")
 _LARGE = 64 << 10
+#: a fresh connection cannot be stale, so that the second one settles it
+_STALE_TRIES = 2
 
 
 class Exchange:
@@ -58,10 +59,21 @@ class Exchange:
     status: int | None = None  # as sent to the client
     outcome = "ok"
     error_code: str | None = None
+    session: str | None = None  # by its hash
+    affinity = "none"
+    _is_named = False  # the client has a name for its session
+    _is_fresh = False  # a conversation begins, and is known by its first words alone
+    _pool = ""
+    _slots: Sequence[Slot] = ()
+    _home: str | None = None  # where the session belongs
+    _remembered: str | None = None  # where it was last, if not there
+    _lookup: Lookup | None = None  # while that is being found out
     _candidates: Sequence[Slot] = ()
     _body: bytes | None = None
     _body_for: tuple[dialects.Dialect, str | None] | None = None
     _attempt: Attempt | None = None
+    _asked_at = 0.0  # when the first backend was asked; the clock of healths
+    _tried_at = 0.0  # when the last one was
 
     def __init__(self, pipeline: Pipeline, order: Order, reply: Reply) -> None:
         self.pipeline = pipeline
@@ -79,27 +91,66 @@ class Exchange:
             if self.pipeline.is_draining:
                 raise Draining("The router is shutting down.", retry_after_s=_RETRY_AFTER_S)
             self._decide()
-            self._set_off(may_wait=True)
+            self._set_off()
         except RouterError as fault:
             self.refuse(fault)
         except Exception:
-            log.exception("request failed inside the router", request_id=self.request_id)
-            self.refuse(RouterError("The router failed on this request; its log says why."))
+            self._failed_inside()
 
-    def _set_off(self, *, may_wait: bool) -> None:
+    def _set_off(self) -> None:
+        """Look where the session is, then ask the backends."""
+        self._pool, self._slots = choosing.pool_of(self.live, self.verdict)
+        if self.verdict is not None:
+            known = self.verdict.request.session
+        else:
+            known = parse.session_of(self.order.http.fields)
+        if known is not None:
+            self.session = known.hash
+            # Strangers begin with the same words, and what begins has no past to go back to.
+            self._is_named = known.source != "fingerprint"
+            self._is_fresh = not self._is_named and self._turns <= 1
+        if self.session is None or self._is_fresh or len(self._slots) == 1:
+            self._depart(None)
+        else:
+            self._look_up(self.session)
+
+    def _look_up(self, session: str) -> None:
+        """Find out where the session was; whatever goes wrong with that, the request goes on."""
         try:
-            self._candidates = self._ordered()
-        except Overloaded:
-            if may_wait and self.pipeline.wait(self):
-                return
-            raise
-        self._try_next()
+            self._lookup = self.pipeline.affinity.find(self._pool, session, self._depart)
+        except Exception:
+            log.exception("session not looked up", request_id=self.request_id)
+            if not self.attempts and not self.is_over:
+                self._depart(None)
+
+    @property
+    def _turns(self) -> int:
+        return self.verdict.request.turns if self.verdict is not None else 0
+
+    def _depart(self, remembered: str | None) -> None:
+        """Ask, or wait in line; `remembered` is where the session was, if not at home."""
+        self._lookup = None
+        self._remembered = remembered
+        try:
+            self._choose()
+        except Overloaded as fault:
+            if not self.pipeline.wait(self):
+                fault.retry_after_s = self.pipeline.retry_after_s()
+                self.refuse(fault)
+        except RouterError as fault:
+            self.refuse(fault)
+        except Exception:
+            self._failed_inside()
+        else:
+            self._try()
 
     def go_on(self) -> None:
         """Leave the queue, if there is a backend now."""
         since = self.pipeline.waiting[self]
+        # Backends may have come and gone since it took its place in line.
+        self._slots = self.pipeline.live.pools.get(self._pool, self._slots)
         try:
-            self._candidates = self._ordered()
+            self._choose()
         except Overloaded:
             return
         except RouterError as fault:
@@ -116,8 +167,11 @@ class Exchange:
         except RouterError as fault:
             self.refuse(fault)
         except Exception:
-            log.exception("request failed inside the router", request_id=self.request_id)
-            self.refuse(RouterError("The router failed on this request; its log says why."))
+            self._failed_inside()
+
+    def _failed_inside(self) -> None:
+        log.exception("request failed inside the router", request_id=self.request_id)
+        self.refuse(RouterError("The router failed on this request; its log says why."))
 
     @property
     def priority(self) -> int:
@@ -169,35 +223,24 @@ class Exchange:
             return not is_virtual(model, self.live) and model in self.live.served_names()
         return False
 
-    def _ordered(self) -> list[Slot]:
-        """The backends to try. Raises where there is none to be had."""
-        pool = self.verdict.decision.pool if self.verdict is not None else "default"
-        slots = self.live.pools.get(pool)
-        if slots is None and self.verdict is None and self.live.pools:
-            slots = next(iter(self.live.pools.values()))
-        if not slots:
-            raise NoBackend(f"There is no backend in the pool {pool!r}.")
-        if len(slots) == 1:
-            slot = slots[0]
-            if slot.upstream.inflight < slot.max_inflight:
-                return [slot]
-        self.pipeline.turn += 1
-        candidates = [
-            balance.Candidate(
-                slot.upstream.backend.weight,
-                slot.upstream.inflight,
-                slot.max_inflight,
-                slot.health.is_up,
-            )
-            for slot in slots
-        ]
-        indexes = balance.order(candidates, self.pipeline.turn)
-        if not indexes:
-            raise Overloaded(
-                "Every backend is busy; try again shortly.",
-                retry_after_s=self.pipeline.retry_after_s(),
-            )
-        return [slots[index] for index in indexes]
+    def _choose(self) -> None:
+        """Put the backends in order. Raises where there is none to be had."""
+        pipeline = self.pipeline
+        pipeline.turn += 1
+        session = None if self._is_fresh else self.session
+        last = None
+        if session is not None and len(self._slots) > 1:
+            last = pipeline.affinity.last(self._pool, session)
+        chosen = choosing.choice(
+            self._slots,
+            pipeline.turn,
+            pipeline.clock.now(),
+            pipeline.rules,
+            session=session,
+            remembered=self._remembered,
+            last=last,
+        )
+        self._candidates, self._home = chosen.slots, chosen.home
 
     # ------------------------------------------------------------------ sending
 
@@ -215,12 +258,21 @@ class Exchange:
             raise
         self.slot = slot
         self.attempts += 1
+        now = self.pipeline.clock.now()
+        if self.attempts == 1:
+            self._asked_at = now
+            self.pipeline.budget.asked(now)
+        if slot.health.opened is not None:
+            slot.health = slot.health.trying(now)
+        self._tried_at = now
+        timeout_s = slot.upstream.backend.timeout_s
         self._attempt = slot.upstream.send(
             self._head_for(slot, len(body)),
             body,
             self.order.http.method,
             self.answering,
             fresh=again is not None,
+            timeout_s=retrying.left_s(self._asked_at, now, timeout_s),
         )
 
     def _bytes_for(self, slot: Slot) -> bytes:
@@ -293,12 +345,16 @@ class Exchange:
         assert isinstance(fault, BackendError)
         if self.is_over:
             return
+        slot = self.slot
+        was_stale = may_retry and self.sent_at is not None
+        if slot is not None and not was_stale:
+            self.observe("failed")
         if self.answering.has_begun:
             self.break_off(fault)
-        elif may_retry and self.sent_at is not None and self.slot is not None:
+        elif was_stale and slot is not None and self.attempts <= _STALE_TRIES:
             self.sent_at = None
-            self._try(again=self.slot)  # a kept-alive connection that had died
-        elif may_retry and self._candidates:
+            self._try(again=slot)  # a kept-alive connection that had died
+        elif may_retry and self._may_go_on():
             self._try()
         elif may_retry:
             self.refuse(
@@ -307,13 +363,90 @@ class Exchange:
         else:
             self.refuse(fault)
 
+    def try_another(self, head: AnswerHead) -> bool:
+        """Whether another backend is asked, this one having said that it did not do the work."""
+        is_safe = retrying.is_retryable(head.status, sent=True, answered=self.answering.has_begun)
+        if not is_safe or not self._may_go_on():
+            return False
+        if not self.pipeline.budget.may_retry(self.pipeline.clock.now()):
+            return False
+        self.observe(health.outcome_of(head.status), head)
+        self.stop_backend()
+        self.sent_at = None
+        self._try()
+        return True
+
+    def _may_go_on(self) -> bool:
+        """Whether there is another backend, and a try and time left for it."""
+        if not self._candidates or self.attempts > self.pipeline.attempts:
+            return False
+        now = self.pipeline.clock.now()
+        timeout_s = self._candidates[0].upstream.backend.timeout_s
+        return retrying.left_s(self._asked_at, now, timeout_s) > 0
+
+    def observe(self, outcome: health.Outcome, head: AnswerHead | None = None) -> None:
+        """What became of the request tells of the backend's health."""
+        slot = self.slot
+        if slot is None or (outcome == "ok" and slot.health.is_sound):
+            return
+        now, rules = self.pipeline.clock.now(), self.pipeline.rules
+        was = slot.health.state(now)
+        may_eject = outcome == "failed" and health.may_eject(
+            [other.health for other in self._slots], now, rules
+        )
+        slot.health = slot.health.after(
+            outcome,
+            now,
+            rules,
+            retry_after_s=heads.retry_after(head.fields) if head is not None else None,
+            may_eject=may_eject,
+            sent_at=self._tried_at,
+        )
+        if (state := slot.health.state(now)) != was:
+            log.info("backend's health", backend=slot.name, was=was, now=state)
+
+    def took(self) -> None:
+        """A backend has begun a proper answer: this is where the session is now."""
+        session, slot, turns = self.session, self.slot, self._turns
+        if slot is not None and slot.health.opened is not None:
+            self.observe("ok")  # the answer to our question: a long stream must not hold its place
+        if session is None or slot is None:
+            return
+        if len(self._slots) == 1:
+            self.affinity = "hit" if turns > 1 else "new"
+            return
+        store, is_home = self.pipeline.affinity, slot.name == self._home
+        last = store.last(self._pool, session) or self._remembered
+        if self._is_fresh:
+            self.affinity = "new"
+            if store.is_shared:
+                return  # not worth telling others: most of these never come back
+        elif last is not None:
+            self.affinity = "hit" if last == slot.name else "moved"
+        else:
+            # Another router, or this one before it was started, will have taken it home, too.
+            self.affinity = "hit" if turns > 1 and is_home else "new"
+        # All routers find a home by themselves. A session that its client has a name for is told
+        # of all the same: then it stays where it is when a backend is added, and its turns are
+        # known for hits by routers that have not seen it.
+        is_untold = is_home and not (store.is_shared and self._is_named)
+        try:
+            store.served(self._pool, session, slot.name, is_home=is_untold)
+        except Exception:
+            log.exception("session not remembered", request_id=self.request_id)
+
     def on_client_gone(self) -> None:
         """The client left: what it asked for is stopped at once."""
         if self.is_over:
             return
+        if self._lookup is not None:
+            self._lookup.cancel()
         self.stop_backend()
         if not self.answering.is_answered():
             self.outcome = "client_disconnect"
+            self.observe("client")
+        else:
+            self.observe("ok")
         self._end()
 
     def pause(self) -> None:
@@ -328,6 +461,8 @@ class Exchange:
         """The grace of a shutdown is over."""
         if self.is_over:
             return
+        if self._lookup is not None:
+            self._lookup.cancel()
         self.stop_backend()
         if self.answering.has_begun:
             self.break_off(BackendError("The router is shutting down."))
@@ -340,6 +475,7 @@ class Exchange:
         """The answer is whole; `error`: what it told of one inside."""
         if error is not None and self.outcome == "ok":
             self.outcome, self.error_code = "upstream_error", "backend_error"
+        self.observe("ok" if error is None else "failed")
         self._end()
         self.reply.finish(keep=True)
 
@@ -446,7 +582,7 @@ class Exchange:
             b"x-router-confidence: %.2f" % verdict.found.confidence,
             b"x-router-thinking: " + thinking,
             b"x-router-session: " + (session.hash.encode() if session else b"none"),
-            b"x-router-affinity: none",
+            b"x-router-affinity: " + self.affinity.encode(),
             b"x-router-params: " + heads.ascii_line(actions),
             b"x-router-because: "
             + heads.ascii_line("; ".join(verdict.found.signals + verdict.decision.because)),

@@ -84,6 +84,14 @@ def given_id(fields: Mapping[bytes, bytes]) -> str | None:
     return text if text.isprintable() and " " not in text else None
 
 
+def retry_after(fields: Mapping[bytes, bytes]) -> float | None:
+    """Seconds that a backend asks to be left alone; None where it does not say, or by a date."""
+    try:
+        return max(0.0, float(fields[b"retry-after"]))
+    except (KeyError, ValueError):
+        return None
+
+
 def trace_id(fields: Mapping[bytes, bytes]) -> str | None:
     parts = fields.get(b"traceparent", b"").split(b"-")
     return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 else None

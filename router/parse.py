@@ -372,6 +372,11 @@ def _client_params(signature: tuple[tuple[str, bytes], ...]) -> Mapping[str, Sen
     )
 
 
+def session_of(headers: Headers) -> Session | None:
+    """Who a request belongs with by its headers alone, where its body is not for us to read."""
+    return _session(headers, {}, ())
+
+
 def _session(headers: Headers, values: Values, opening: _Opening) -> Session | None:
     for name in _SESSION_HEADERS:
         if (value := headers.get(name)) and (found := _identity("header", value)):

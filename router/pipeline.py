@@ -15,10 +15,13 @@ import msgspec
 import structlog
 
 from router import heads, wire
+from router.affinity import MemoryAffinity
 from router.chat import Endpoint
 from router.errors import RouterError
-from router.ports import Clock, Journal, Meter, Sessions
+from router.health import USUAL, Rules
+from router.ports import Affinity, Clock, Journal, Meter, Sessions
 from router.record import Record, timestamp
+from router.retrying import Budget
 from router.verdict import Live
 
 if TYPE_CHECKING:
@@ -54,6 +57,10 @@ class Pipeline:
         soon: Callable[[Callable[[], None]], object],
         sessions: Sessions,
         *,
+        affinity: Affinity | None = None,
+        rules: Rules = USUAL,
+        budget: Budget | None = None,
+        attempts: int = 2,
         queue: int = 0,
         queue_timeout_s: float = 30.0,
         keepalive_s: float = 0.0,
@@ -62,8 +69,12 @@ class Pipeline:
 
         `queue` requests may wait for a backend that takes no more just now, each as long as
         `queue_timeout_s`. `keepalive_s`: a stream that was silent for so long is given a sign
-        of life; 0, none.
+        of life; 0, none. `attempts`: further ones, each at another backend.
         """
+        self.affinity = affinity if affinity is not None else MemoryAffinity(clock)
+        self.rules = rules
+        self.budget = budget if budget is not None else Budget()
+        self.attempts = attempts
         self._soon = soon
         self._queue = queue
         self._queue_timeout_s = queue_timeout_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from router.config import Backend
 from router.prefix import Turn
@@ -68,8 +68,12 @@ class Upstream(Protocol):
         listener: AnswerListener,
         *,
         fresh: bool = False,
+        timeout_s: float | None = None,
     ) -> Attempt:
-        """Send a whole request. `fresh`: not on a kept-alive connection."""
+        """Send a whole request. `fresh`: not on a kept-alive connection.
+
+        `timeout_s`: to the first byte of the answer, where it is less than the backend's own.
+        """
 
 
 class Reply(Protocol):
@@ -121,9 +125,40 @@ class Sessions(Protocol):
         """The session's last prompt was this one."""
 
 
-class AffinityStore(Protocol):
-    """Session → backend: the place that sessions will take. Nothing implements or asks it yet."""
+class Lookup(Protocol):
+    """A question that is still open."""
 
-    def home(self, pool: str, session: str) -> str | None: ...
+    def cancel(self) -> None:
+        """Nobody wants to know any more."""
 
-    def moved(self, pool: str, session: str, backend: str) -> None: ...
+
+class Affinity(Protocol):
+    """Which backend a session is at, where that is not its home. Never blocks, never raises.
+
+    All calls come from the event loop; sessions are known by their hash.
+    """
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes hear of what this one remembers."""
+
+    def find(self, pool: str, session: str, then: Callable[[str | None], None]) -> Lookup | None:
+        """Tell `then` the backend, or None for "its home", once and within a deadline.
+
+        Returns None where that is done already, which is most of the time. Otherwise a question
+        that may be cancelled; then `then` is never called.
+        """
+
+    def last(self, pool: str, session: str) -> str | None:
+        """The backend that this process last saw the session served by, its home or not."""
+
+    def served(self, pool: str, session: str, backend: str, *, is_home: bool) -> None:
+        """The session's turn is at this backend. Where that is not its home, others are told."""
+
+    def status(self) -> dict[str, Any]:
+        """For operators: store, sessions, is_ok, faults, last_fault, latency_ms."""
+
+    async def start(self) -> None:
+        """Get ready; not being able to is no reason not to serve."""
+
+    async def close(self) -> None: ...

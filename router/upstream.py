@@ -51,8 +51,9 @@ class BackendUpstream:
         listener: AnswerListener,
         *,
         fresh: bool = False,
+        timeout_s: float | None = None,
     ) -> _Attempt:
-        attempt = _Attempt(self, head, body, method, listener)
+        attempt = _Attempt(self, head, body, method, listener, timeout_s)
         self.inflight += 1
         self._attempts.add(attempt)
         connection = None if fresh else self._take_idle()
@@ -138,12 +139,15 @@ class _Attempt:
         body: bytes,
         method: bytes,
         listener: AnswerListener,
+        timeout_s: float | None,
     ) -> None:
         self._upstream = upstream
         self._request: tuple[bytes, bytes] | None = (head, body)
         self._method = method
         self.listener = listener
-        self.deadline = upstream.now() + upstream.backend.timeout_s
+        if timeout_s is None:
+            timeout_s = upstream.backend.timeout_s
+        self.deadline = upstream.now() + timeout_s
 
     def deadline_at(self, now: float) -> float:
         """The deadline, moved if something has come since it was last looked at."""

@@ -42,6 +42,8 @@ class Slot(msgspec.Struct):
     label: str | None = None  # for /v1/models, where the model is not the asked-for one
     #: what warming it up was worth, ms to the first token: {"cold": …, "warm": …}
     warm_up: Mapping[str, float] | None = None
+    is_draining: bool = False  # takes nothing new
+    is_warming: bool = False  # its engine is ours and not ready yet, whatever its /health says
 
     @property
     def max_inflight(self) -> int:

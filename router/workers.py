@@ -7,6 +7,7 @@ workers, restarts one that dies, passes signals on, and serves nothing itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from router import config as configs
 from router import policy as policies
 from router import trained
 from router.config import Config
+from router.policy import Policy
 from router.tomlfile import FileFault
 
 log = structlog.get_logger(__name__)
@@ -40,13 +42,17 @@ class Workers:
         *,
         announce: Callable[[str, Config], None],
         labels: Mapping[str, str] | None = None,
+        read: Callable[[], Config] | None = None,
         beside: Callable[[apps.App, asyncio.Event], Any] | None = None,
     ) -> None:
+        """`read` gives the configuration as the file has it now, with the same flags."""
         self._config = config
         self._config_path = config_path
         self._announce = announce
         self._labels = labels
+        self._read = read
         self._beside = beside
+        self._policy: Policy | None = None
 
     def run(self) -> int:
         apps.set_up_log()
@@ -60,6 +66,7 @@ class Workers:
             if faults := policies.missing_pools(policy, pools):
                 print("\n".join(faults.values()), file=sys.stderr)
                 return 1
+            self._policy = policy
             if not trained.is_prepared(policy):
                 log.info("learning from the policy's examples; what is learned is kept")
                 trained.prepare(policy)
@@ -96,6 +103,8 @@ class Workers:
                     sockets,
                     on_ready=lambda app: on_ready(),
                     labels=self._labels,
+                    read=self._read,
+                    fallback=self._policy,
                     beside=self._beside,
                 )
             )
@@ -120,9 +129,18 @@ class Workers:
             running.discard(pid)
             if not self._is_stopping:
                 log.error("worker died", pid=pid, status=os.waitstatus_to_exitcode(status))
-                time.sleep(_RESTART_PAUSE_S)
-                running.add(self._fork(port, ready_write))
+                self._restart(running, port, ready_write)
         return 0
+
+    def _restart(self, running: set[int], port: int, ready: int) -> None:
+        """Start another worker, unless we are told to stop meanwhile."""
+        time.sleep(_RESTART_PAUSE_S)
+        if self._is_stopping:
+            return
+        pid = self._fork(port, ready)
+        running.add(pid)
+        if self._is_stopping:  # told so while it was not yet known
+            os.kill(pid, signal.SIGTERM)
 
     def _fork(self, port: int, ready: int) -> int:
         pid = os.fork()
@@ -141,4 +159,5 @@ class Workers:
     def _pass_on(self, number: int, running: set[int]) -> None:
         self._is_stopping |= number != signal.SIGHUP
         for pid in running:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just died by itself
+                os.kill(pid, number)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from router import fit
@@ -367,6 +367,7 @@ def test_words_add_their_worth_to_what_was_learned(
 
     support, code, chat = LEARNED.read(features.fold(text), len(text)).log_odds
     likely = likelihoods(support + worth * len(words), code, chat)
+    assume(max(likely) > 0.6)  # with less it may be no guess at all
     assert found.confidence == pytest.approx(max(likely))
     assert [*EXAMPLES][likely.index(max(likely))] == found.scenario
 

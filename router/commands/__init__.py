@@ -22,7 +22,8 @@ VERBS = {
     "doctor": "what does this backend honour, and what of the policy is lost on it?",
     "schema": "print the JSON Schema of config, policy or record",
     "status": "ask a running router how it is",
-    "reload": "make a running router take its policy file anew",
+    "reload": "make a running router take its policy and its configuration anew",
+    "drain": "give a backend no new requests, or new ones again",
     "version": "print versions",
 }
 #: the modules that are not called like their verb: `eval` is Python's own word

@@ -34,6 +34,7 @@ class Unconnected:
         listener: AnswerListener,
         *,
         fresh: bool = False,
+        timeout_s: float | None = None,
     ) -> Attempt:
         raise RuntimeError("nothing is sent offline")
 

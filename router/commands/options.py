@@ -32,10 +32,15 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 def load(args: argparse.Namespace) -> Config | None:
     """The configuration with this command's flags; None after telling what is wrong."""
     try:
-        return configs.load(args.config, flags=given(args))
+        return read(args)
     except FileFault as fault:
         print(fault, file=sys.stderr)
         return None
+
+
+def read(args: argparse.Namespace) -> Config:
+    """The configuration as the file has it now, with this command's flags. Raises FileFault."""
+    return configs.load(args.config, flags=given(args))
 
 
 def given(args: argparse.Namespace) -> dict[tuple[str, ...], Any]:

@@ -1,10 +1,12 @@
-"""`reload`: make a running router take its policy file as it is now."""
+"""`reload`: make a running router take its policy and configuration as they are now."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from router.commands import remote
 
@@ -24,4 +26,15 @@ def run(args: argparse.Namespace) -> int:
         print(f"policy {answer['hash']} is in force")
     else:
         print(answer.get("error", answer), file=sys.stderr)
-    return 0 if code == 200 else 1
+    config = answer.get("config", {})
+    if not args.json:
+        _tell(config)
+    return 0 if code == 200 and config.get("reloaded", True) else 1
+
+
+def _tell(config: Mapping[str, Any]) -> None:
+    """What became of the configuration beside the policy, where there is something to say."""
+    if config.get("error"):
+        print(f"the configuration stays as it was: {config['error']}", file=sys.stderr)
+    if config.get("waiting"):
+        print(f"these settings wait for a restart: {', '.join(config['waiting'])}")

@@ -20,4 +20,5 @@ def run(args: argparse.Namespace) -> int:
     from router.workers import Workers  # asyncio and aiohttp, which `check` does without
 
     announce = functools.partial(options.announce, as_json=args.json)
-    return Workers(config, args.config, announce=announce).run()
+    read = functools.partial(options.read, args)
+    return Workers(config, args.config, announce=announce, read=read).run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from router.commands import remote
 
@@ -33,8 +35,11 @@ def run(args: argparse.Namespace) -> int:
         )
     if status["policy"]["last_error"]:
         print(f"  last change refused: {status['policy']['last_error']}")
+    _tell_config(status["config"])
     for backend in status["backends"]:
         state = "up" if backend["up"] else f"down ({backend['reason']})"
+        if backend["draining"]:
+            state += ", drained"
         print(
             f"{backend['name']}: {state}, {backend['label'] or backend['model']}, "
             f"{backend['dialect']}, {backend['inflight']} of {backend['max_inflight']} in flight"
@@ -48,3 +53,11 @@ def run(args: argparse.Namespace) -> int:
         + (f" ({log['fault']})" if log["fault"] else "")
     )
     return 0 if status["ready"] else 1
+
+
+def _tell_config(config: Mapping[str, Any]) -> None:
+    """Only where the file is not what is in force."""
+    if config["last_error"]:
+        print(f"configuration: last change refused: {config['last_error']}")
+    if config["waiting"]:
+        print(f"configuration: these wait for a restart: {', '.join(config['waiting'])}")

@@ -16,7 +16,8 @@ import structlog
 from router import config as configs
 from router import dialects
 from router.commands import options, tour
-from router.config import Config, Launch
+from router.config import Backend, Config, Launch
+from router.tomlfile import FileFault, Mistake
 
 if TYPE_CHECKING:
     from router.app import App
@@ -48,10 +49,30 @@ def run(args: argparse.Namespace) -> int:
     from router.launch import ports
     from router.workers import Workers
 
-    config = configs.expanded(config, ports.free)
-    launching = _Launching(config, args)
-    code = Workers(config, args.config, announce=launching.announce, beside=launching.run).run()
+    started = configs.expanded(config, ports.free)
+    launching = _Launching(started, args)
+    code = Workers(
+        started,
+        args.config,
+        announce=launching.announce,
+        read=lambda: _read(args, config, started),
+        beside=launching.run,
+    ).run()
     return code or launching.exit_code
+
+
+def _read(args: argparse.Namespace, before: Config, started: Config) -> Config:
+    """The file as it is now, with the engines that run. Raises FileFault where it wants others."""
+    now = options.read(args)
+    if _launched(now) != _launched(before):
+        text = "`up` starts engines when it starts: restart it for another `launch`"
+        raise FileFault(str(args.config), [Mistake("backends", None, text)])
+    others = (backend for backend in now.backends if backend.launch is None)
+    return now.model_copy(update={"backends": (*_launched(started), *others)})
+
+
+def _launched(config: Config) -> tuple[Backend, ...]:
+    return tuple(backend for backend in config.backends if backend.launch is not None)
 
 
 class _Launching:
@@ -74,6 +95,9 @@ class _Launching:
         wanted = [slot for slot in app.slots if slot.upstream.backend.launch is not None]
         if not wanted:
             print("no backend has a `launch`: `serve` is enough for this configuration", flush=True)
+        for slot in wanted:
+            slot.is_warming = True
+            app.mark_down(slot, "its engine is not ready yet")
         children: list[Child] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -170,6 +194,7 @@ class _Launching:
 
     async def _take(self, app: App, slot: Slot, engine: Engine) -> None:
         """The router speaks to this engine from here on."""
+        slot.is_warming = False
         if engine.dialect != "auto":  # else the server is asked what it is
             slot.dialect = _dialect(slot, engine)
         slot.model = engine.served_model
@@ -204,6 +229,7 @@ def _nothing(name: str, settings: Launch) -> str:
 
 def _note_state(app: App, slot: Slot, is_ready: bool) -> None:
     """An engine that went down is known at once, not at the next check."""
+    slot.is_warming = not is_ready
     if not is_ready:
         app.mark_down(slot, "its engine is being restarted")
 

@@ -12,7 +12,7 @@ import contextlib
 import hmac
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -22,14 +22,14 @@ from aiohttp import web
 from router import __version__, policycheck, tomlfile
 from router import policy as policies
 from router.chat import Endpoint
-from router.errors import BadKey, ClientError, MethodNotAllowed, RouterError
+from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
 from router.explain import told
 from router.policy import Policy
 from router.policycheck import Finding
 from router.server.plain import not_found
 from router.server.statuspage import PAGE
 from router.tomlfile import FileFault
-from router.verdict import decide_for
+from router.verdict import Slot, decide_for
 
 if TYPE_CHECKING:
     from router.app import App
@@ -92,6 +92,8 @@ class Pages:
         post("/router/explain", self._explain)
         post("/router/policy/validate", self._validate)
         post("/router/policy/reload", self._reload)
+        post("/router/backends/{name}/drain", self._drain)
+        post("/router/backends/{name}/undrain", self._undrain)
         get("/dashboard", self._dashboard)
         return application
 
@@ -166,9 +168,16 @@ class Pages:
                     # on examples that were left out of the fit; null: words and shapes alone
                     "learned": None if learned is None else dict(learned.weights.measured),
                 },
+                "config": {
+                    "file": str(app.config_keeper.path),
+                    "loaded_at": app.config_keeper.loaded_at,
+                    "last_error": app.config_keeper.last_error,
+                    "waiting": app.config_keeper.waiting,  # for a restart
+                },
                 "backends": [
                     {
                         "name": slot.name,
+                        "configured": app.fleet.origin(slot),  # several addresses, one name
                         "url": slot.upstream.backend.url,
                         "pool": slot.upstream.backend.pool,
                         "dialect": slot.dialect.name,
@@ -177,6 +186,8 @@ class Pages:
                         "up": slot.health.is_up and slot.health.is_known,
                         "since": slot.health.since,
                         "reason": slot.health.reason,
+                        "state": slot.health.state(time.time(), app.pipeline.rules),
+                        "draining": slot.is_draining,
                         "inflight": slot.upstream.inflight,
                         "max_inflight": slot.max_inflight,
                         "context": slot.dialect.context,
@@ -190,6 +201,7 @@ class Pages:
                     }
                     for slot in live.slots
                 ],
+                "affinity": app.pipeline.affinity.status(),
                 "log": {
                     "dir": app.config.log.dir,
                     "written": app.journal.written,
@@ -237,11 +249,47 @@ class Pages:
         return policy, policycheck.findings(policy, self._app.config.backends, beside)
 
     async def _reload(self, request: web.Request) -> web.Response:
-        error = await self._app.keeper.reload()
-        policy = self._app.pipeline.live.policy
+        """The policy is what is answered for; the configuration is told of beside it."""
+        error = await self._app.reload()
+        told: dict[str, Any] = {"reloaded": error is None}
         if error is not None:
-            return _json({"reloaded": False, "error": error, "hash": policy.hash}, status=400)
-        return _json({"reloaded": True, "hash": policy.hash})
+            told["error"] = error
+        told["hash"] = self._app.pipeline.live.policy.hash
+        keeper = self._app.config_keeper
+        told["config"] = {
+            "reloaded": keeper.last_error is None,
+            "error": keeper.last_error,
+            "waiting": keeper.waiting,
+        }
+        return _json(told, status=200 if error is None else 400)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        return self._drained(*self._app.fleet.drain(request.match_info["name"]), request)
+
+    async def _undrain(self, request: web.Request) -> web.Response:
+        return self._drained(*self._app.fleet.undrain(request.match_info["name"]), request)
+
+    def _drained(
+        self, slots: Sequence[Slot], fault: str | None, request: web.Request
+    ) -> web.Response:
+        if not slots:
+            exist = ", ".join(slot.name for slot in self._app.slots)
+            name = request.match_info["name"]
+            raise NotFound(f"There is no backend {name!r}. There are: {exist}.")
+        return _json(
+            {
+                "backends": [
+                    {
+                        "name": slot.name,
+                        "draining": slot.is_draining,
+                        "inflight": slot.upstream.inflight,
+                    }
+                    for slot in slots
+                ],
+                # Others look the same up in a folder that all share.
+                "warning": fault and f"other workers cannot be told: {fault}",
+            }
+        )
 
     async def _explain(self, request: web.Request) -> web.Response:
         name = request.query.get("endpoint", "chat.completions")

@@ -138,6 +138,12 @@ class Plain:
                 [((slot.name,), float(slot.health.is_up)) for slot in slots],
             ),
             Gauge(
+                "backend_draining",
+                "1 while it takes nothing new.",
+                ("backend",),
+                [((slot.name,), float(slot.is_draining)) for slot in slots],
+            ),
+            Gauge(
                 "backend_inflight",
                 "Requests under way.",
                 ("backend",),
@@ -157,6 +163,12 @@ class Plain:
                 "0 while the policy file is refused, or fails its own tests.",
                 (),
                 [((), float(app.keeper.last_error is None))],
+            ),
+            Gauge(
+                "config_last_reload_successful",
+                "0 while the configuration file is refused.",
+                (),
+                [((), float(app.config_keeper.last_error is None))],
             ),
             Gauge("log_written_lines", "Records on disk.", (), [((), journal.written)]),
             Gauge("log_dropped_lines", "Records lost to the disk.", (), [((), journal.dropped)]),

@@ -36,7 +36,7 @@ PAGE = """<!doctype html>
       at("state").textContent = `Version ${s.version}, ${ready}, ${s.inflight} requests under way`;
       at("backends").replaceChildren(...s.backends.map((b) => {
         const row = document.createElement("tr");
-        const state = b.up ? "up" : "down: " + b.reason;
+        const state = b.draining ? "drained" : b.up ? b.state : "down: " + b.reason;
         row.append(cell(b.name), cell(state, b.up ? "up" : "down"), cell(b.label ?? b.model),
           cell(b.dialect), cell(b.pool), cell(`${b.inflight} of ${b.max_inflight}`));
         return row;

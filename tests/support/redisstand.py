@@ -23,7 +23,7 @@ class RedisStand:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = _free_port()
+        self._port = free_port()
         self.delay_s = 0.0  # each way
         self._listener = socket.create_server((HOST, 0))
         self.url = f"redis://{HOST}:{self._listener.getsockname()[1]}/0"
@@ -112,7 +112,7 @@ class RedisStand:
         self._open.discard(source)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as sock:
         sock.bind((HOST, 0))
         port: int = sock.getsockname()[1]

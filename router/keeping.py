@@ -1,0 +1,275 @@
+"""The files in force: watched, taken whole or not at all, told of.
+
+A policy or configuration that cannot be taken leaves the old one in force and says why.
+What is built from them is handed in: this module knows no backend and no socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from router import policy as policies
+from router import policycheck
+from router.config import Config
+from router.pipeline import Pipeline
+from router.policy import Policy
+from router.telemetry import Metrics
+from router.tomlfile import FileFault, Mistake
+from router.verdict import Live
+
+log = structlog.get_logger(__name__)
+
+_WATCH_S = 0.25
+
+#: what tells one state of files from another; of a file that is not there: nothing
+Signature = tuple[tuple[int, ...], ...]
+
+
+def signature_of(files: Iterable[Path]) -> Signature:
+    return tuple(map(_state_of, files))
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    """Of the file that a path leads to in the end, through whatever links."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+class Settling:
+    """Tells when files have changed and then stood still: whoever writes them may need a while.
+
+    By looking and not by kernel events: renames, symlink swaps and delete-and-create
+    all look the same from here.
+    """
+
+    def __init__(self, taken: Signature, settle_s: float, now: float) -> None:
+        """`taken`: the files as they were just before they were last read."""
+        self._taken = self._seen = taken
+        self._settle_s = settle_s
+        self._since = now
+
+    def has_settled(self, signature: Signature, now: float) -> bool:
+        """Whether the files are to be read now; then they are taken for read.
+
+        Not while the first is missing: it is the one that names the others.
+        """
+        if signature != self._seen:
+            self._seen, self._since = signature, now
+            return False
+        is_there, is_old = bool(signature[0]), signature == self._taken
+        if not is_there or is_old or now - self._since < self._settle_s:
+            return False
+        self._taken = signature
+        return True
+
+
+async def watch(
+    files: Callable[[], Iterable[Path]],
+    taken: Signature,
+    settle_s: float,
+    changed: Callable[[], Awaitable[object]],
+) -> None:
+    """Call `changed` whenever the files have changed and then stood still."""
+    settling = Settling(taken, settle_s, time.monotonic())
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        if settling.has_settled(signature_of(files()), time.monotonic()):
+            await changed()
+
+
+class Turns:
+    """One reload at a time.
+
+    Who asks while one runs gets the next, which reads the file anew and is for all who
+    wait by then.
+    """
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        """`lock` is shared by those that must not run side by side."""
+        self._lock = lock
+        self._asked = self._answered = 0
+        self._answer: str | None = None
+
+    async def take(self, work: Callable[[], Awaitable[str | None]]) -> str | None:
+        self._asked += 1
+        ticket = self._asked
+        async with self._lock:
+            if self._answered < ticket:
+                asked = self._asked
+                self._answer = await work()
+                self._answered = asked
+            return self._answer
+
+
+@dataclass
+class PolicyKeeper:
+    """The policy in force: loads and swaps it, or keeps the old one."""
+
+    path: Path
+    pipeline: Pipeline
+    metrics: Metrics
+    build: Callable[[Policy], Live]  # what requests would be served by; takes its time
+    turns: Turns
+    files: tuple[Path, ...]  # the policy, and those it names: to be watched
+    taken: Signature  # of these, when the policy in force was read
+    loaded_at: float = field(default_factory=time.time)
+    last_error: str | None = None
+    _fault_in_force: str | None = None
+
+    def judge_first(self) -> None:
+        """Run the tests of the policy that we start with.
+
+        There is none to fall back on, and no service is worse than a misread question: so
+        it serves, and whoever looks after it is told.
+        """
+        broken = policycheck.broken(self.pipeline.live)
+        for finding in broken:
+            log.warning("a test of the policy fails", test=str(finding.mistake))
+        if broken:
+            fault = FileFault(str(self.path), [finding.mistake for finding in broken])
+            self._fault_in_force = self.last_error = str(fault)
+
+    def prepared(self, policy: Policy) -> Live:
+        """What requests would be served by under this policy; raises FileFault with why not.
+
+        Takes its time, so not on the loop.
+        """
+        faults = list(policycheck.without_backend(policy, self.pipeline.live.pools))
+        if not faults:
+            live = self.build(policy)
+            faults = policycheck.broken(live)
+        if faults:
+            raise FileFault(policy.name, [finding.mistake for finding in faults])
+        return live
+
+    async def reload(self) -> str | None:
+        """Take the file as it is now; the fault in words where it cannot be taken."""
+        self.last_error = await self.turns.take(self._reload)
+        return self.last_error
+
+    async def _reload(self) -> str | None:
+        try:
+            live = await asyncio.to_thread(self._read)
+        except FileFault as fault:
+            return self._kept(str(fault))
+        except Exception as error:  # a policy, however odd, must not end the watch over it
+            log.exception("policy not understood", file=str(self.path))
+            return self._kept(f"{self.path}: the router failed on it, its log says more: {error}")
+        if live is not None:
+            # Its backends are those of now: some may have come or gone while it was built.
+            pools = self.pipeline.live.pools
+            self.pipeline.live = msgspec.structs.replace(live, pools=pools)
+            self._fault_in_force = None
+            log.info("policy in force", file=str(self.path), hash=live.policy.hash)
+        elif self._fault_in_force is not None:
+            return self._kept(self._fault_in_force)
+        self.metrics.policy_reloads.add(("ok",))
+        self.loaded_at = time.time()
+        return None
+
+    def _kept(self, error: str) -> str:
+        self.metrics.policy_reloads.add(("failed",))
+        log.warning("policy not taken, the old one stays in force", error=error)
+        return error
+
+    def _read(self) -> Live | None:
+        in_force = self.pipeline.live
+        try:
+            policy = policies.load(self.path, lightly=True)
+        except FileFault as fault:
+            # A file that the policy names may be at fault: then its change is waited for too.
+            files = (self.path, *in_force.policy.beside, Path(fault.name))
+            self.files = tuple(dict.fromkeys(files))
+            raise
+        self.files = (self.path, *policy.beside)
+        # Touched but not changed, or put back as it was: nothing to build.
+        return None if policy.hash == in_force.policy.hash else self.prepared(policy)
+
+
+# --- the configuration ------------------------------------------------------------------------
+
+#: what is taken while running, besides the backends: whole tables, or single settings of one
+_TAKEN = {"health", "policy.aliases", "policy.real_model_bypass"} | {
+    "server.allow_policy_off",
+    "server.grace_s",
+}
+
+
+def taken_from(told: Config, in_force: Config) -> tuple[Config, tuple[str, ...]]:
+    """What of a new configuration holds at once, and the settings that wait for a restart."""
+    update = {}
+    waiting = []
+    for table in Config.model_fields:
+        if table == "backends" or table in _TAKEN:
+            continue
+        old, new = getattr(in_force, table), getattr(told, table)
+        fixed = {
+            key: getattr(old, key)
+            for key in type(new).model_fields
+            if f"{table}.{key}" not in _TAKEN and getattr(old, key) != getattr(new, key)
+        }
+        waiting += [f"{table}.{key}" for key in fixed]
+        update[table] = new.model_copy(update=fixed)
+    return told.model_copy(update=update), tuple(waiting)
+
+
+@dataclass
+class ConfigKeeper:
+    """The configuration in force: takes a new one, or keeps the old one."""
+
+    path: Path
+    config: Config
+    read: Callable[[], Config]  # the file as it is now, with flags and environment
+    change_to: Callable[[Config], Awaitable[None]]  # must leave all as it was where it raises
+    policy: Callable[[], Policy]  # the one in force
+    turns: Turns
+    loaded_at: float = field(default_factory=time.time)
+    last_error: str | None = None
+    waiting: tuple[str, ...] = ()  # settings of the file that need a restart
+
+    async def reload(self) -> str | None:
+        """Take the file as it is now; the fault in words where it cannot be taken."""
+        self.last_error = await self.turns.take(self._reload)
+        return self.last_error
+
+    async def _reload(self) -> str | None:
+        try:
+            told = await asyncio.to_thread(self.read)
+            self._check_pools(told)
+            config, waiting = taken_from(told, self.config)
+            if config != self.config:
+                await self.change_to(config)
+        except FileFault as fault:
+            return self._kept(str(fault))
+        except Exception as error:  # nothing in a file may end the watch over it
+            log.exception("configuration not understood", file=str(self.path))
+            return self._kept(f"{self.path}: the router failed on it, its log says more: {error}")
+        if waiting and waiting != self.waiting:
+            log.warning(
+                "these settings wait for a restart", file=str(self.path), settings=list(waiting)
+            )
+        if config != self.config:
+            log.info("configuration in force", file=str(self.path))
+        self.config, self.waiting = config, waiting
+        self.loaded_at = time.time()
+        return None
+
+    def _check_pools(self, told: Config) -> None:
+        faults = policies.missing_pools(self.policy(), {backend.pool for backend in told.backends})
+        if faults:
+            mistakes = [Mistake("backends", None, text) for text in faults.values()]
+            raise FileFault(str(self.path), mistakes)
+
+    def _kept(self, error: str) -> str:
+        log.warning("configuration not taken, the old one stays in force", error=error)
+        return error
