@@ -150,6 +150,10 @@ class Bridge:
         self._voices: dict[int, _Voice] = {}
 
     @property
+    def budget(self) -> int:
+        return self._budget or 0
+
+    @property
     def is_over(self) -> bool:
         """Whether the thought has used its budget up and goes on."""
         return self._budget is not None and self.pieces > self._budget and not self.has_answer

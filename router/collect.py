@@ -44,21 +44,41 @@ class Collector:
         """`watcher` sees every document, to tell when a thought is over its budget."""
         self._splitter = sse.EventSplitter()
         self._watcher = watcher
+        self._unread: list[bytes] = []  # while there are too few events to be over a budget
+        self._events = 0
         self.error: bytes | None = None  # a document that tells of an error instead
         self._document: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
 
     def take(self, payload: bytes) -> None:
-        """Take bytes of the stream, cut anywhere."""
-        for event in self._splitter.feed(payload):
-            self.feed(event.data)
+        """Take bytes of the stream, cut anywhere.
+
+        Where a thought is watched, reading can wait until it might be over its budget.
+        """
+        self._unread.append(payload)
+        if self._watcher is None:
+            self._read(None)
+            return
+        self._events += payload.count(b"\n\n")
+        if self._events > self._watcher.budget:
+            self._read(self._watcher)
+
+    def close(self) -> None:
+        """The stream is over."""
+        self._read(None)
+
+    def _read(self, watcher: Bridge | None) -> None:
+        unread, self._unread = self._unread, []
+        for payload in unread:
+            for event in self._splitter.feed(payload):
+                if watcher is not None and event.data not in (b"", _DONE):
+                    watcher.event(event.data)
+                self.feed(event.data)
 
     def feed(self, data: bytes) -> None:
         """Take the data of one event; what is no document of a stream is passed over."""
         if not data or data == _DONE or self.is_stopped:
             return
-        if self._watcher is not None:
-            self._watcher.event(data)
         try:
             document = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -105,6 +125,8 @@ class Collector:
 
     @property
     def has_token(self) -> bool:
+        if self._unread:
+            return True
         return any(
             value
             for choice in self._choices.values()

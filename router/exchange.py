@@ -606,6 +606,7 @@ class Exchange:
         if self.is_over:
             return
         self.is_over = True
+        self.stop_backend()  # nothing more is wanted of one that is still at it
         self._attempt = None
         self.ended_at = self.pipeline.clock.ticks()
         self.pipeline.ended(self)

@@ -167,6 +167,7 @@ class Pipeline:
             self.journal.write(record)
         except Exception:
             log.exception("record not made", request_id=exchange.request_id)
+        exchange.answering.let_go()
 
     def id_for(self, fields: Mapping[bytes, bytes]) -> str:
         """The id of a request: its own, or a new one."""

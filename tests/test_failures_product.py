@@ -14,7 +14,7 @@ from tests.support.pool import Pool, ask, held, pool_of, question, where
 from tests.support.product import Product
 from tests.support.rawclient import RawConnection, RawReply, sse_payloads
 from tests.support.redisstand import RedisStand
-from tests.support.script import RESET, Step, delta, pause, reply_json, stream_head
+from tests.support.script import CLOSE, Step, delta, reply_json, stream_head
 
 #: short, and nothing that grows slowly hides whether it is back
 SOON = {"open_s": 0.5, "slow_start_s": 0}
@@ -127,8 +127,7 @@ def test_when_all_refuse_the_client_is_told(pool: Pool, tmp_path: Path) -> None:
 
 def test_after_the_first_byte_nothing_is_asked_again(pool: Pool, tmp_path: Path) -> None:
     [session] = pool.sessions_of("a", 1)
-    # What comes with a reset in one go is lost: the frames get a head start.
-    pool.play("a", stream_head(), delta(content="Half of it"), pause(50), RESET)
+    pool.play("a", stream_head(), delta(content="Half of it"), CLOSE)
     with routed(pool, tmp_path) as product:
         reply = ask_as(product, "r", session, stream=True)
 
