@@ -171,10 +171,12 @@ class Answering:
         if self._frames and is_sse and self._may_rescue():
             lines.append(_TRAILER)
         start = self._exchange.head_bytes(head.status, lines)
-        self._is_mid_stream = True
-        if has_more:
-            self._held_head = start  # one send for both; the piece comes in this very call
+        if has_more or not is_sse:
+            # One send for head and body; and a whole answer of which no more than the head comes
+            # can still be told as the error that it is.
+            self._held_head = start
         else:
+            self._is_mid_stream = True
             self._exchange.reply.write(start)
 
     def express(self) -> tuple[Callable[[bytes], bool], Callable[[bytes], None]] | None:
@@ -196,6 +198,7 @@ class Answering:
         out = passage.pass_on(data, piece, self._frames)
         if self._held_head:
             out, self._held_head = self._held_head + out, b""
+            self._is_mid_stream = True
         if out:
             self._exchange.reply.write(out)
         if self.first_token_at is None and (self.tally.has_token or not self._exchange.is_stream):
@@ -216,7 +219,8 @@ class Answering:
         passage = self._passage
         if passage is None:
             return
-        rest = passage.end(self._frames)
+        rest = self._held_head + passage.end(self._frames)
+        self._held_head = b""
         if rest:
             self._exchange.reply.write(rest)
         self._end_of(passage)

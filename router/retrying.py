@@ -61,11 +61,12 @@ def is_retryable(
     `answered`: the client has had a byte. `was_stale`: a kept-alive connection closed before
     any byte of an answer, as servers do with idle ones.
 
-    Nothing was processed without a connection or on a stale one, so that needs no budget. 502, 503 and 504 say that
-    the work was not done. All else stays as it is: a 4xx is the client's own, 429 included,
-    whose Retry-After is meant for the client; a 500 mostly follows from the request itself;
-    after a timeout the work may still go on; and when a connection broke with the request on
-    it, that request may be what broke the backend, and must not go on to the next one.
+    Nothing was processed without a connection or on a stale one, so that needs no budget. 502,
+    503 and 504 say that the work was not done. All else stays as it is: a 4xx is the client's
+    own, 429 included, whose Retry-After is meant for the client; a 500 mostly follows from the
+    request itself; after a timeout the work may still go on; and when a connection broke with
+    the request on it, that request may be what broke the backend, and must not go on to the
+    next one.
     """
     if answered:
         return False

@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 #: above this, head and body go to the socket side by side instead of joined
 _JOIN_LIMIT = 64 << 10
+#: within this, a kept-alive connection that closes without a byte had been closed before
+_STALE_S = 0.25
 
 
 class BackendUpstream:
@@ -131,6 +133,7 @@ class _Attempt:
     _head: wire.AnswerHead | None = None
     _body: wire.Body | None = None
     _is_paused = False
+    _started_at = 0.0
 
     def __init__(
         self,
@@ -160,6 +163,7 @@ class _Attempt:
     def start(self, connection: _Connection) -> None:
         """Put the request on the wire."""
         self._connection = connection
+        self._started_at = self._upstream.now()
         connection.attempt = self
         head, body = cast("tuple[bytes, bytes]", self._request)
         self._request = None  # 32 MiB are not kept for the length of an answer
@@ -263,7 +267,10 @@ class _Attempt:
             self.listener.on_end()
             return
         name = self._upstream.backend.name
-        is_stale = connection.was_used and self._head is None and not self._buffer
+        # An idle connection that the server had closed is lost at once. One that is lost later
+        # took the request with it, which may be why, so no other backend shall have it.
+        is_prompt = self._upstream.now() - self._started_at < _STALE_S
+        is_stale = connection.was_used and is_prompt and self._head is None and not self._buffer
         if self._head is not None:
             text = f"The backend {name!r} broke off its answer."
         else:
@@ -275,7 +282,7 @@ class _Attempt:
 
     def time_out(self) -> None:
         name = self._upstream.backend.name
-        what = "went on with" if self._head is not None else "began"
+        what = "gone on with" if self._head is not None else "begun"
         self.fail(BackendTimeout(f"The backend {name!r} has not {what} its answer in time."))
 
     def fail(self, fault: BackendError, *, may_retry: bool = False) -> None:

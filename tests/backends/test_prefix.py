@@ -1,4 +1,4 @@
-"""What a conversation finds of its past in an engine's cache, and what is said where it does not."""
+"""What a conversation finds of its past in an engine's cache, and why not where it does not."""
 
 from __future__ import annotations
 
