@@ -41,6 +41,7 @@ def of(exchange: Exchange) -> tuple[Record, Sequence[tuple[str, str, str]]]:
     if sent_at is not None:
         record.overhead_ms = _ms(sent_at - exchange.started - exchange.queued_s)
     record.affinity = exchange.affinity
+    record.moved_because = exchange.moved_because
     if exchange.queued_s:
         record.queue_ms = _ms(exchange.queued_s)
     verdict = exchange.verdict

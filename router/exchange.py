@@ -61,6 +61,7 @@ class Exchange:
     error_code: str | None = None
     session: str | None = None  # by its hash
     affinity = "none"
+    moved_because: str | None = None
     _is_named = False  # the client has a name for its session
     _is_fresh = False  # a conversation begins, and is known by its first words alone
     _pool = ""
@@ -423,6 +424,8 @@ class Exchange:
                 return  # not worth telling others: most of these never come back
         elif last is not None:
             self.affinity = "hit" if last == slot.name else "moved"
+            if self.affinity == "moved":
+                self.moved_because = self._why_not(last)
         else:
             # Another router, or this one before it was started, will have taken it home, too.
             self.affinity = "hit" if turns > 1 and is_home else "new"
@@ -434,6 +437,22 @@ class Exchange:
             store.served(self._pool, session, slot.name, is_home=is_untold)
         except Exception:
             log.exception("session not remembered", request_id=self.request_id)
+
+    def _why_not(self, name: str) -> str:
+        """Why a session is no longer at this backend."""
+        slot = next((slot for slot in self._slots if slot.name == name), None)
+        if slot is None:
+            return f"{name} is gone"
+        if slot.is_draining:
+            return f"{name} is drained"
+        if self.attempts > 1:
+            return f"{name} failed on this request"
+        now = self.pipeline.clock.now()
+        if not slot.health.is_usable(now):
+            return f"{name} is {slot.health.state(now)}"
+        if self.slot is not None and self._home == self.slot.name:
+            return f"{self._home} is its home again"
+        return f"{name} was busy"
 
     def on_client_gone(self) -> None:
         """The client left: what it asked for is stopped at once."""

@@ -55,6 +55,9 @@ class Record(msgspec.Struct, kw_only=True):
     ] = {}
     warnings: Annotated[tuple[str, ...], Meta(description="as in x-router-warnings")] = ()
     affinity: Annotated[str, Meta(description="hit new moved none")] = "none"
+    moved_because: Annotated[
+        str | None, Meta(description="why the session is not where it was")
+    ] = None
     retries: Annotated[int, Meta(description="attempts after the first")] = 0
     queue_ms: _Ms = 0.0
     classify_us: Annotated[float | None, Meta(description="microseconds")] = None

@@ -186,6 +186,8 @@ def test_a_session_stays_where_a_failure_sent_it_since_its_past_is_there_now(
 
         assert where(away) != "c"
         assert affinity(away) == "moved"
+        why = record_of(product, str(away.header("x-request-id")))["moved_because"]
+        assert why == "c failed on this request"
         assert where(ask(product, session, turns=3)) == where(away)
 
 
