@@ -71,6 +71,8 @@ class Bench:
 
     def load(self, target: Target, case: Case, seconds: int) -> load.Traffic:
         if isinstance(case, PlainCase):
+            # What a router has streamed to it for a client that waits comes as fast as a whole.
+            self.backend.shape_streams(chunks=64, delay_us=0)
             return load.run_plain(target, case, seconds)
         self.backend.shape_streams(chunks=case.chunks, delay_us=case.delay_us)
         return load.run_streams(self.stream_client, target, case, seconds)

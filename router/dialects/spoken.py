@@ -117,13 +117,14 @@ def say(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) ->
             _say_extra(change, dialect, edits, said, warnings)
         else:
             _say(change, request, dialect, edits, nested, said, warnings)
-    budget = None
-    if changes.budget is not None and dialect.continues and "thinking_budget" not in said:
-        budget = said["thinking_budget"] = changes.budget
     is_whole_chat = request.endpoint is Endpoint.CHAT and not request.stream
-    collects = changes.collects or (
-        is_whole_chat and (dialect.aborts_only_streams or budget is not None)
-    )
+    collects = changes.collects or (is_whole_chat and dialect.aborts_only_streams)
+    budget = None
+    # A thought can be stopped where it is seen. A whole answer is not streamed for that alone:
+    # it would cost server and router more than the rescue that it may need.
+    can_stop = dialect.continues and (request.stream or collects)
+    if changes.budget is not None and can_stop and "thinking_budget" not in said:
+        budget = said["thinking_budget"] = changes.budget
     if collects:
         edits["stream"] = b"true"
     if (changes.ask_usage or collects) and dialect.takes_stream_options:

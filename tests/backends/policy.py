@@ -26,7 +26,12 @@ BUDGET, CAP = 20, 20
 
 _DIRECT = {"thinking": {"fill": False}}
 _THINKING = {"thinking": True, "temperature": 0}
-_SHORT = {**_THINKING, "thinking_budget": BUDGET, "max_new_tokens": {"cap": CAP}}
+_SHORT = {
+    "stream": "collect",
+    **_THINKING,
+    "thinking_budget": BUDGET,
+    "max_new_tokens": {"cap": CAP},
+}
 _SCENARIOS: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {"preset": _DIRECT},
     "direct": {"preset": {"thinking": False}},
