@@ -22,6 +22,7 @@ import structlog
 from router import capabilities, dialects, probe, trained
 from router.config import Health
 from router.errors import BackendError
+from router.files import Signature, signature_of
 from router.ports import Upstream
 from router.verdict import Slot
 
@@ -33,6 +34,7 @@ _IDLE_POLL_S = 0.5
 #: an examination ends itself before that; its mark is older only if its process died
 _EXAMINATION_S = 180.0
 _TOLD_CHARS = 300
+_NO_FILE: Signature = ((),)
 
 
 class Acquaintances:
@@ -51,7 +53,7 @@ class Acquaintances:
         self._probe_of = probe_of
         self._spawn = spawn
         # By the id of a slot, since of two that have one name the older may still be leaving.
-        self._seen: dict[int, tuple[int, int]] = {}  # the file that it was fitted by
+        self._seen: dict[int, Signature] = {}  # the file that it was fitted by
         self._examining: dict[int, asyncio.Task[None]] = {}
 
     async def learn(self, slot: Slot) -> None:
@@ -60,7 +62,8 @@ class Acquaintances:
         if slot.is_named and backend.dialect != "auto":
             return
         try:
-            document = await self._models(slot)
+            models = await self._models(slot)
+            document = models.json()
             if not slot.is_named:
                 slot.model = probe.served_model(document)
             name = probe.dialect_name(document) if backend.dialect == "auto" else backend.dialect
@@ -68,6 +71,7 @@ class Acquaintances:
                 self._probe_of(slot),
                 name,
                 slot.model,
+                models=models,
                 timeout_s=self._settings().timeout_s,
                 key=slot.authorization,
             )
@@ -98,12 +102,12 @@ class Acquaintances:
         """Whether somebody has examined this backend since we last looked."""
         if slot.upstream.backend.dialect != "auto":
             return False
-        return _state_of(self._path(slot)) != self._seen.get(id(slot), _NOTHING)
+        return signature_of([self._path(slot)]) != self._seen.get(id(slot), _NO_FILE)
 
     def _fit(self, slot: Slot, base: dialects.Dialect, told: probe.Told) -> bool:
         """Speak as the file of this server says; whether it has one that is still true."""
         path = self._path(slot)
-        self._seen[id(slot)] = _state_of(path)
+        self._seen[id(slot)] = signature_of([path])
         found = capabilities.read(path)
         if found is None or not capabilities.is_for(
             found,
@@ -122,14 +126,13 @@ class Acquaintances:
     def _path(self, slot: Slot) -> Path:
         return capabilities.path_for(slot.upstream.backend.url, trained.folder())
 
-    async def _models(self, slot: Slot) -> object:
-        answer = await probe.get(
+    async def _models(self, slot: Slot) -> probe.Answer:
+        return await probe.get(
             self._probe_of(slot),
             "/v1/models",
             timeout_s=self._settings().timeout_s,
             key=slot.authorization,
         )
-        return answer.json()
 
     async def _examine(self, slot: Slot) -> None:
         """Send the doctor, once it disturbs nobody; one of all workers does."""
@@ -157,12 +160,10 @@ class Acquaintances:
             command += ["--model", slot.model]
         if backend.api_key_env:
             command += ["--key-env", backend.api_key_env]
-        here = str(Path(__file__).parent.parent)
-        path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
         log.info("backend is examined", backend=slot.name)
         process = await asyncio.create_subprocess_exec(
             *command,
-            env={**os.environ, "PYTHONPATH": path},
+            env=trained.own_environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -178,17 +179,6 @@ class Acquaintances:
         if process.returncode not in (0, 1):
             text = said.decode(errors="replace").strip()[-_TOLD_CHARS:]
             log.warning("backend not examined", backend=slot.name, error=text)
-
-
-_NOTHING = (0, 0)
-
-
-def _state_of(path: Path) -> tuple[int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return _NOTHING
-    return stat.st_ino, stat.st_mtime_ns
 
 
 def _taken(mark: Path) -> bool:

@@ -258,9 +258,10 @@ class Answering:
 
     def _looks(self) -> bool:
         """Whether something in the answer may have to be moved, or be missing."""
-        if self._exchange.verdict is None or self._exchange.order.endpoint is not Endpoint.CHAT:
+        verdict, told = self._exchange.verdict, self._exchange.told
+        if verdict is None or not self._is_chat:
             return False
-        plan, told = self._exchange.verdict.plan, self._exchange.told
+        plan = verdict.plan
         return (
             plan.rescue is not None
             or self._wanted() != "keep"
@@ -511,15 +512,13 @@ class Answering:
             self._write_text(sse.event(stand_in))
 
     def _stand_in(self) -> bytes:
-        choice = {"index": 0, "delta": {}, "finish_reason": None}
         slot = self._exchange.slot
-        return orjson.dumps(
+        return relay.saying_nothing(
             {
                 "id": f"chatcmpl-{self._exchange.request_id}",
                 "object": "chat.completion.chunk",
                 "created": int(self._exchange.pipeline.clock.now()),
                 "model": (slot.model if slot is not None else None) or "auto",
-                "choices": [choice],
             }
         )
 

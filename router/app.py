@@ -30,10 +30,11 @@ from router.classify.learned import Learned
 from router.config import Backend, Config
 from router.discovery import Resolver
 from router.drains import Drains
+from router.files import signature_of
 from router.fleet import Fleet, Pools, slot_of
 from router.health import Rules
 from router.journal import FileJournal
-from router.keeping import ConfigKeeper, PolicyKeeper, Turns, signature_of, watch
+from router.keeping import ConfigKeeper, PolicyKeeper, Turns, watch
 from router.pipeline import Pipeline
 from router.policy import Policy
 from router.ports import Affinity, Upstream

@@ -7,7 +7,6 @@ server has and without those it was seen not to hear. Decides nothing about requ
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from router.dialects import Dialect
+from router.files import write_whole
 
 SCHEMA = 1
 _FOLDER = "capabilities"
@@ -77,13 +77,8 @@ def read(path: Path) -> Capabilities | None:
 
 def write(path: Path, capabilities: Capabilities) -> None:
     """Keep it, whole or not at all. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(capabilities)) + b"\n")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    text = msgspec.json.format(msgspec.json.encode(capabilities))
+    write_whole(path, text + b"\n")
 
 
 def is_for(

@@ -37,6 +37,11 @@ class Session(msgspec.Struct, frozen=True):
     hash: str
     source: str  # header | body | user | fingerprint
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the client has a name for it; else it is known by how it began."""
+        return self.source != "fingerprint"
+
 
 def sampled(text: str, head: int, tail: int) -> str:
     """A long text's beginning and end: people put the task at either end of what they paste."""

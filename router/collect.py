@@ -11,10 +11,9 @@ from typing import Any
 
 import orjson
 
-from router import sse
+from router import bridge, sse
 from router.bridge import Bridge
 
-_DONE = b"[DONE]"
 #: texts that come piece by piece
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
@@ -71,27 +70,23 @@ class Collector:
         unread, self._unread = self._unread, []
         for payload in unread:
             for event in self._splitter.feed(payload):
-                if watcher is not None and event.data not in (b"", _DONE):
+                if watcher is not None and event.data not in (b"", sse.DONE):
                     watcher.event(event.data)
                 self.feed(event.data)
 
     def feed(self, data: bytes) -> None:
         """Take the data of one event; what is no document of a stream is passed over."""
-        if not data or data == _DONE or self.is_stopped:
+        if not data or data == sse.DONE or self.is_stopped:
             return
-        try:
-            document = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return
-        if not isinstance(document, dict):
+        document = bridge.document_in(data)
+        if document is None:
             return
         if document.get("error"):
             self.error = data
             return
-        choices = document.pop("choices", None)
-        for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict):
-                self._take(choice)
+        for choice in bridge.choices_in(document):
+            self._take(choice)
+        document.pop("choices", None)
         for name, value in document.items():
             if value is not None or name not in self._document:
                 self._document[name] = value

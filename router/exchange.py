@@ -108,7 +108,7 @@ class Exchange:
         if known is not None:
             self.session = known.hash
             # Strangers begin with the same words, and what begins has no past to go back to.
-            self._is_named = known.source != "fingerprint"
+            self._is_named = known.is_named
             self._is_fresh = not self._is_named and self._turns <= 1
         if self.session is None or self._is_fresh or len(self._slots) == 1:
             self._depart(None)
@@ -132,34 +132,33 @@ class Exchange:
         """Ask, or wait in line; `remembered` is where the session was, if not at home."""
         self._lookup = None
         self._remembered = remembered
+        busy = self._leave()
+        if busy is not None and not self.pipeline.wait(self):
+            busy.retry_after_s = self.pipeline.retry_after_s()
+            self.refuse(busy)
+
+    def _leave(self, waiting_since: float | None = None) -> Overloaded | None:
+        """Ask a backend, or refuse where none ever will do; given back: all are busy just now."""
         try:
             self._choose()
-        except Overloaded as fault:
-            if not self.pipeline.wait(self):
-                fault.retry_after_s = self.pipeline.retry_after_s()
-                self.refuse(fault)
+        except Overloaded as busy:
+            return busy
         except RouterError as fault:
             self.refuse(fault)
         except Exception:
             self._failed_inside()
         else:
+            if waiting_since is not None:
+                del self.pipeline.waiting[self]
+                self.queued_s = self.pipeline.clock.ticks() - waiting_since
             self._try()
+        return None
 
     def go_on(self) -> None:
         """Leave the queue, if there is a backend now."""
-        since = self.pipeline.waiting[self]
         # Backends may have come and gone since it took its place in line.
         self._slots = self.pipeline.live.pools.get(self._pool, self._slots)
-        try:
-            self._choose()
-        except Overloaded:
-            return
-        except RouterError as fault:
-            self.refuse(fault)
-            return
-        del self.pipeline.waiting[self]
-        self.queued_s = self.pipeline.clock.ticks() - since
-        self._try()
+        self._leave(self.pipeline.waiting[self])
 
     def _try(self, *, again: Slot | None = None) -> None:
         """Ask a backend; a request that this one cannot be asked is refused."""
@@ -201,7 +200,7 @@ class Exchange:
                 order.endpoint, order.http.body, order.http.fields, live, sessions.scenario
             )
             session = self.verdict.request.session
-            if session is not None and session.source != "fingerprint":
+            if session is not None and session.is_named:
                 sessions.settled(session.hash, self.verdict.found.scenario)
         except RouterError:
             raise
@@ -422,10 +421,10 @@ class Exchange:
             self.affinity = "new"
             if store.is_shared:
                 return  # not worth telling others: most of these never come back
+        elif last == slot.name:
+            self.affinity = "hit"
         elif last is not None:
-            self.affinity = "hit" if last == slot.name else "moved"
-            if self.affinity == "moved":
-                self.moved_because = self._why_not(last)
+            self.affinity, self.moved_because = "moved", self._why_not(last)
         else:
             # Another router, or this one before it was started, will have taken it home, too.
             self.affinity = "hit" if turns > 1 and is_home else "new"

@@ -18,6 +18,7 @@ import structlog
 from router import policy as policies
 from router import policycheck
 from router.config import Config
+from router.files import Signature, signature_of
 from router.pipeline import Pipeline
 from router.policy import Policy
 from router.telemetry import Metrics
@@ -27,22 +28,6 @@ from router.verdict import Live
 log = structlog.get_logger(__name__)
 
 _WATCH_S = 0.25
-
-#: what tells one state of files from another; of a file that is not there: nothing
-Signature = tuple[tuple[int, ...], ...]
-
-
-def signature_of(files: Iterable[Path]) -> Signature:
-    return tuple(map(_state_of, files))
-
-
-def _state_of(path: Path) -> tuple[int, ...]:
-    """Of the file that a path leads to in the end, through whatever links."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return ()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 class Settling:

@@ -127,11 +127,13 @@ class Pipeline:
         if self._is_serving_queue:  # one that failed at once ends in here again
             return
         self._is_serving_queue = True
-        # A short answer does not wait behind a long one; of the same priority, first come.
-        for exchange in sorted(self.waiting, key=lambda exchange: -exchange.priority):
-            if exchange in self.waiting:
-                exchange.go_on()
-        self._is_serving_queue = False
+        try:
+            # A short answer does not wait behind a long one; of the same priority, first come.
+            for exchange in sorted(self.waiting, key=lambda exchange: -exchange.priority):
+                if exchange in self.waiting:
+                    exchange.go_on()
+        finally:
+            self._is_serving_queue = False
 
     def retry_after_s(self) -> int:
         """When a place may be free for one more: what waits, at the pace of late."""

@@ -136,14 +136,19 @@ class Told(NamedTuple):
 
 
 async def told(
-    upstream: Upstream, dialect: str, model: str | None, *, timeout_s: float, key: bytes | None
+    upstream: Upstream,
+    dialect: str,
+    model: str | None,
+    *,
+    models: Answer,
+    timeout_s: float,
+    key: bytes | None,
 ) -> Told:
-    """Ask it. Raises BackendError or TimeoutError."""
-    bodies: dict[str, bytes] = {}
-    for path in ("/v1/models", *TELLING.get(dialect, ())):
-        answer = await get(upstream, path, timeout_s=timeout_s, key=key)
-        if answer.status == 200:
-            bodies[path] = answer.body
+    """Ask it; `models` is what it said at /v1/models. Raises BackendError or TimeoutError."""
+    answers = {"/v1/models": models}
+    for path in TELLING.get(dialect, ()):
+        answers[path] = await get(upstream, path, timeout_s=timeout_s, key=key)
+    bodies = {path: answer.body for path, answer in answers.items() if answer.status == 200}
     return read_told(dialect, model, bodies)
 
 

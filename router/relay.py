@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
@@ -29,7 +31,6 @@ WHOLE_LIMIT = 4 << 20
 #: a frame's beginning is judged by this much; `choices` stands within it everywhere
 _JUDGED = 16 << 10
 _HAS_CHOICES = (b'"choices":[{', b'"choices": [{')
-_DONE = b"[DONE]"
 _COUNTED_TOGETHER = 8
 #: one whole chunk that holds one event of one line
 _ONE_TOKEN = re.compile(rb"([0-9A-Fa-f]{1,6})\r\n(data:[^\r\n]*\n\n)\r\n").fullmatch
@@ -153,7 +154,7 @@ class Stream:
         uncounted, self._uncounted = self._uncounted, []
         for payload in uncounted:
             data = sse.data_of(payload)
-            if data == _DONE:
+            if data == sse.DONE:
                 self.tally.has_done = True
             elif len(payload) <= sse.EVENT_LIMIT:
                 self.tally.read(data)
@@ -180,7 +181,7 @@ class Stream:
         if self.is_empty_handed or self.is_stopped:
             return self._gone(b"".join(out), is_last=False, frames=frames)
         if piece.is_last and self._lacks_done():
-            out.append((b"\n\n" if open_event else b"") + sse.event(_DONE))
+            out.append((b"\n\n" if open_event else b"") + sse.event(sse.DONE))
             is_as_it_came = False
         if self._sent != len(open_event):
             is_as_it_came = False
@@ -206,7 +207,7 @@ class Stream:
             return b"" if self.is_empty_handed else event.raw
         if self.is_stopped:
             return b""
-        if data == _DONE:
+        if data == sse.DONE:
             if self.is_empty_handed:
                 self.kept_back.append(data)
                 return b""
@@ -275,7 +276,7 @@ class Stream:
         """
         if self._sent or self._is_giant:
             return b""
-        text = sse.event(_saying_nothing(self.sample) if self.sample else stand_in)
+        text = sse.event(saying_nothing(shown_in(self.sample)) if self.sample else stand_in)
         return _framed(text, False) if frames else text
 
     def end(self, frames: bool) -> bytes:
@@ -286,7 +287,7 @@ class Stream:
             return b""
         text = open_event[self._sent :]
         if self._lacks_done():
-            text += (b"\n\n" if open_event else b"") + sse.event(_DONE)
+            text += (b"\n\n" if open_event else b"") + sse.event(sse.DONE)
         return _framed(text, True) if frames else text
 
     def break_off(self, error: bytes, frames: bool) -> bytes:
@@ -295,12 +296,15 @@ class Stream:
         return _framed(text, True) if frames else text
 
 
-def _saying_nothing(data: bytes) -> bytes:
-    """A chat frame like this one, without a word."""
-    document = orjson.loads(data)
+def shown_in(sample: bytes) -> dict[str, Any]:
+    """What stands in every frame of a stream that this one is of."""
+    document = bridge.document_in(sample) or {}
+    return {n: document[n] for n in ("id", "object", "created", "model") if n in document}
+
+
+def saying_nothing(shown: Mapping[str, Any]) -> bytes:
+    """The data of a chat frame without a word."""
     choice = {"index": 0, "delta": {}, "finish_reason": None}
-    kept = ("id", "object", "created", "model")
-    shown = {name: document[name] for name in kept if name in document}
     return orjson.dumps({**shown, "choices": [choice]})
 
 

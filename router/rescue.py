@@ -16,7 +16,6 @@ from router.bridge import Bridge, choices_in, document_in, says_something
 from router.tally import Tally
 from router.wire import AnswerHead, Piece
 
-_DONE = b"[DONE]"
 #: counts of usage that add up; of the prompt, which is the same, the first is told
 _ADDED = ("completion_tokens", "total_tokens")
 
@@ -60,7 +59,7 @@ class SecondTry:
             return
         if self._splitter is not None:
             for event in self._splitter.feed(payload):
-                if event.data and event.data != _DONE:
+                if event.data and event.data != sse.DONE:
                     self._on_event(event.data)
             return
         self._size += len(payload)
@@ -99,7 +98,7 @@ class Joint:
         self._bridge = bridge
         self._tally = tally
         self._tokens = tally.output_tokens
-        self._shown = _shown(first.sample)
+        self._shown = relay.shown_in(first.sample)
         self._usage = self._usage_before = _usage_in(first.kept_back)
         self.is_finished = False
         self.has_spoken = False
@@ -138,8 +137,8 @@ class Joint:
         """The end that the first stream would have had."""
         self._tally.finish_reason = self._finish_reason
         events = self._first.kept_back
-        if _DONE not in events:
-            events = [*events, _DONE]
+        if sse.DONE not in events:
+            events = [*events, sse.DONE]
         return b"".join(map(sse.event, events))
 
     def _count(self, data: bytes) -> None:
@@ -167,7 +166,7 @@ class Joint:
         if tells_usage and self._usage is not None:
             document = {**self._shown, "choices": [], "usage": self._usage}
             text = sse.event(orjson.dumps(document))
-        return text + sse.event(_DONE)
+        return text + sse.event(sse.DONE)
 
 
 def joined(
@@ -222,12 +221,6 @@ def behind(usage: Any, thought: int) -> Any:
     if isinstance(made := usage.get("completion_tokens"), int):
         moved["completion_tokens"] = made + thought
     return moved
-
-
-def _shown(sample: bytes) -> dict[str, Any]:
-    """What stands in every frame of a stream."""
-    document = document_in(sample) or {}
-    return {n: document[n] for n in ("id", "object", "created", "model") if n in document}
 
 
 def _usage_in(events: list[bytes]) -> Any:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 #: an event longer than this is not read for the record (its bytes pass all the same)
 EVENT_LIMIT = 1 << 20
+#: the data of the event that ends a stream of OpenAI's
+DONE = b"[DONE]"
 
 
 class Event(NamedTuple):

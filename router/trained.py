@@ -17,6 +17,7 @@ import msgspec
 
 from router import lesson
 from router.classify.learned import FORMAT, Weights
+from router.files import write_whole
 from router.lesson import Answer
 from router.policy import Policy
 from router.tomlfile import FileFault, Mistake
@@ -73,18 +74,22 @@ def folder() -> Path:
     return (Path(user) if user else Path.home() / ".cache") / "scenario-router"
 
 
+def own_environment() -> dict[str, str]:
+    """For a process that is to run the very code that runs here, wherever that came from."""
+    here = str(Path(__file__).parent.parent)
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 def _name(digest: str) -> str:
     return f"{digest}.weights"
 
 
 def _fitted(task: bytes) -> Answer:
-    # The very code that runs here, wherever it was imported from.
-    here = str(Path(__file__).parent.parent)
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "router.fit"],
-            env={**os.environ, "PYTHONPATH": path},
+            env=own_environment(),
             input=task,
             capture_output=True,
             timeout=_TIMEOUT_S,
@@ -101,14 +106,8 @@ def _fitted(task: bytes) -> Answer:
 def _keep(kept_in: Path, names: set[str], made: bytes) -> None:
     """Put the weights in the cache, whole or not at all; without one, the next start fits again."""
     with suppress(OSError):
-        kept_in.mkdir(parents=True, exist_ok=True)
         for name in names:
-            draft = kept_in / f".{name}.{os.getpid()}"
-            try:
-                draft.write_bytes(made)
-                os.replace(draft, kept_in / name)
-            finally:
-                draft.unlink(missing_ok=True)
+            write_whole(kept_in / name, made)
         old = sorted(kept_in.glob("*.weights"), key=lambda found: found.stat().st_mtime)
         for outdated in old[:-_KEPT_FILES]:
             outdated.unlink()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from router import affinity_redis, config
 from router.affinity import MemoryAffinity
 from router.ports import Affinity
-from tests.support.redisserver import HandClock, find, redis_server, until
+from tests.support.clocks import HandClock
+from tests.support.redisserver import find, redis_server, until
 
 TTL_S = 600
 LIMIT = 50

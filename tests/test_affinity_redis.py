@@ -18,10 +18,9 @@ from router import affinity_redis, config, redisurl
 from router.ports import Affinity, Clock
 from router.redisurl import RedisAddress
 from router.tomlfile import FileFault
+from tests.support.clocks import HandClock, RealClock
 from tests.support.rawclient import HOST
 from tests.support.redisserver import (
-    HandClock,
-    RealClock,
     find,
     redis_server,
     told_at_once,

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -30,6 +29,7 @@ from router.launch.child import Backoff, Child
 from router.launch.errors import EngineDied, WarmUpFailed
 from router.launch.plan import Address, Engine, Findings, Package, Server, Weights
 from router.launch.warm import plain, root_of, warm_up
+from tests.support.redisstand import free_port
 
 Result = TypeVar("Result")
 
@@ -636,12 +636,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port: int = door.getsockname()[1]
-        return port
 
 
 def engine_of(*command: str) -> Engine:

@@ -33,7 +33,8 @@ from router.policycheck import Finding, launches
 from router.verdict import Live
 from tests.clients.demo import await_fact
 from tests.support.product import ROOT, Product, write_toml
-from tests.test_launch import QWEN, RICH, SERVE, VLLM, after, free_port
+from tests.support.redisstand import free_port
+from tests.test_launch import QWEN, RICH, SERVE, VLLM, after
 
 GPU = replace(
     RICH,

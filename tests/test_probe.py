@@ -93,7 +93,8 @@ async def test_a_backend_is_asked_over_its_own_connection() -> None:
     pages = {"/v1/models": page(MODELS), "/metrics": METRICS}
     async with serving(pages) as url:
         upstream = BackendUpstream(Backend(name="b", url=url), asyncio.get_running_loop())
-        told = await probe.told(upstream, "vllm", "a", timeout_s=5, key=None)
+        models = await probe.get(upstream, "/v1/models", timeout_s=5, key=None)
+        told = await probe.told(upstream, "vllm", "a", models=models, timeout_s=5, key=None)
         upstream.close()
 
     assert told == Told(version=None, started="1.7e+09", context=1)

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from router import config as configs
 from router import policy as policies
 from router.app import App
-from router.keeping import Settling, Signature, signature_of
+from router.files import Signature, signature_of
+from router.keeping import Settling
 from router.policy import Policy
 from tests.clients.demo import await_fact, record_of
 from tests.support.filewrites import write_file

@@ -12,23 +12,11 @@ from hypothesis import strategies as st
 from router.ports import Sessions
 from router.sessions import MemorySessions
 from tests.support import taught
+from tests.support.clocks import HandClock
 from tests.support.product import Product
 from tests.support.rawclient import RawReply, exchange, request_bytes
 from tests.support.script import chat_ok
 from tests.support.scripted import ScriptedBackend
-
-
-class HandClock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def now(self) -> float:
-        return self.at
-
-    def ticks(self) -> float:
-        return self.at
 
 
 @pytest.fixture

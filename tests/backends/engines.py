@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ import pytest
 
 from tests.backends.tiny import gguf
 from tests.support.product import ROOT
+from tests.support.redisstand import free_port
 
 MODEL = "tiny-qwen3"
 FOLDER = ROOT / "tests" / "backends" / "tiny" / "qwen3"
@@ -77,7 +77,7 @@ class Engine:
     def __init__(self, name: str, scratch: Path, *, port: int | None = None) -> None:
         """`port` to be where another one was; left out: a free one."""
         self.name = name
-        self.url = f"http://127.0.0.1:{port or _free_port()}"
+        self.url = f"http://127.0.0.1:{port or free_port()}"
         self._log = scratch / f"{name}.log"
         command = _COMMANDS[name](self.url.rpartition(":")[2], scratch)
         # The leash ends the engine and its workers when our end of the pipe closes,
@@ -191,9 +191,3 @@ def _python(name: str) -> str:
     variable = PYTHON_OF[name]
     assert variable in os.environ, f"{variable} names no Python with {name} (see docs/testing.md)"
     return str(Path(os.environ[variable]).absolute())
-
-
-def _free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])

@@ -138,15 +138,10 @@ def performed(
     case: Case,
     folder: Path,
     start: StartProxy = ProductProxy,
-    *,
-    without: frozenset[str] = frozenset(),
 ) -> Iterator[Run]:
-    """The run after its actions, everything still up.
-
-    `without` names kinds of action that are left out, and needs that are not met.
-    """
+    """The run after its actions, everything still up."""
     with ExitStack() as stack:
-        performer = _Performer(case, folder, start, stack, without)
+        performer = _Performer(case, folder, start, stack)
         performer.set_up()
         with performer.watching_health():
             for action in case.actions:
@@ -161,13 +156,11 @@ class _Performer:
         folder: Path,
         start: StartProxy,
         stack: ExitStack,
-        without: frozenset[str],
     ) -> None:
         self.run = Run(case)
         self._folder = folder
         self._start = start
         self._stack = stack
-        self._without = without
         self._config = dict(case.config)
         self._signalled_at = 0.0
         self._lines_at_write = 0
@@ -186,7 +179,7 @@ class _Performer:
                     keepalive=node.get("keepalive"),
                 )
             )
-        if "redis" in case.needs and "redis" not in self._without:
+        if "redis" in case.needs:
             self.run.redis = self._stack.enter_context(RedisStand(self._folder / "redis"))
         for _ in range(2 if "two_proxies" in case.needs else 1):
             self.run.proxies.append(self._start_proxy())
@@ -229,8 +222,6 @@ class _Performer:
 
     def do(self, action: JsonObject) -> None:
         kind = action["do"]
-        if kind in self._without:
-            return
         method: Callable[[JsonObject], None] | None = getattr(self, f"_do_{kind}", None)
         if method is None:
             raise ValueError(f"no such action: {kind}")

@@ -16,17 +16,14 @@ def verify(
     case: Case,
     folder: Path,
     start: StartProxy = ProductProxy,
-    *,
-    without: frozenset[str] = frozenset(),
 ) -> list[Finding]:
-    """Carry a case out and judge it. Checks at a place in `without` are left out."""
+    """Carry a case out and judge it."""
     wanted = [
         (kind, index, check)
         for kind, checks in (("must", case.must), ("should", case.should))
         for index, check in enumerate(checks)
-        if check["at"] not in without
     ]
-    with performed(case, folder, start, without=without) as run:
+    with performed(case, folder, start) as run:
         found = list(judged(run, [entry for entry in wanted if entry[2]["at"] != "log"]))
         # The log is whole once the process has ended.
         codes = [(proxy.stop(), proxy) for proxy in run.proxies]
@@ -44,7 +41,6 @@ def verify_patiently(
     folder: Path,
     start: StartProxy = ProductProxy,
     *,
-    without: frozenset[str] = frozenset(),
     tries: int = 3,
 ) -> list[Finding]:
     """As `verify`; a run in which nothing but a time bound fails is repeated.
@@ -54,7 +50,7 @@ def verify_patiently(
     """
     found: list[Finding] = []
     for attempt in range(tries):
-        found = verify(case, folder / f"try-{attempt + 1}", start, without=without)
+        found = verify(case, folder / f"try-{attempt + 1}", start)
         if not found or not all(finding.is_timed for finding in found):
             break
     return found

@@ -15,29 +15,6 @@ from tests.support.rawclient import HOST
 from tests.support.redisstand import free_port
 
 
-class HandClock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def now(self) -> float:
-        return self.at
-
-    def ticks(self) -> float:
-        return self.at
-
-
-class RealClock:
-    """The machine's."""
-
-    def now(self) -> float:
-        return time.time()
-
-    def ticks(self) -> float:
-        return time.monotonic()
-
-
 async def find(store: Affinity, session: str, pool: str = "p") -> str | None:
     """What a request is told."""
     told: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
