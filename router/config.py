@@ -288,6 +288,11 @@ class Health(_Table):
         description='Ask a backend with dialect = "auto" what it honours, when it is new or was '
         "started anew.",
     )
+    warm_up: bool = Field(
+        default=True,
+        description="Have a backend that comes back answer one short request before users' go "
+        "to it.",
+    )
     failures: int = Field(
         default=3, ge=1, description="Requests failed in a row that take a backend out."
     )

@@ -416,18 +416,17 @@ class Exchange:
             self.affinity = "hit" if turns > 1 else "new"
             return
         store, is_home = self.pipeline.affinity, slot.name == self._home
+        # What nobody saw before may have been here all the same: another router takes it home
+        # as well. But a hit is what we know of.
+        self.affinity = "new"
         last = store.last(self._pool, session) or self._remembered
         if self._is_fresh:
-            self.affinity = "new"
             if store.is_shared:
                 return  # not worth telling others: most of these never come back
         elif last == slot.name:
             self.affinity = "hit"
         elif last is not None:
             self.affinity, self.moved_because = "moved", self._why_not(last)
-        else:
-            # Another router, or this one before it was started, will have taken it home, too.
-            self.affinity = "hit" if turns > 1 and is_home else "new"
         # All routers find a home by themselves. A session that its client has a name for is told
         # of all the same: then it stays where it is when a backend is added, and its turns are
         # known for hits by routers that have not seen it.
