@@ -38,6 +38,7 @@ def of(exchange: Exchange) -> tuple[Record, Sequence[tuple[str, str, str]]]:
         record.backend_model = slot.model
         record.dialect = slot.dialect.name
         record.retries = exchange.attempts - 1
+        record.tried = exchange.tried
     if sent_at is not None:
         record.overhead_ms = _ms(sent_at - exchange.started - exchange.queued_s)
     record.affinity = exchange.affinity

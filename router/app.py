@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from router import census, discovery, trained
 from router import config as configs
-from router import discovery, trained
 from router import policy as policies
 from router.affinity import MemoryAffinity
+from router.catalogue import CLOSED, HALF_OPEN, OPEN
+from router.census import AtBackend, Census, Place, Report
 from router.classify import Classifier
 from router.classify.learned import Learned
 from router.config import Backend, Config
@@ -32,7 +34,7 @@ from router.discovery import Resolver
 from router.drains import Drains
 from router.files import signature_of
 from router.fleet import Fleet, Pools, slot_of
-from router.health import Rules
+from router.health import Health, Rules
 from router.journal import FileJournal
 from router.keeping import ConfigKeeper, PolicyKeeper, Turns, watch
 from router.pipeline import Pipeline
@@ -125,15 +127,16 @@ class App:
         read: Callable[[], Config] | None = None,
         fallback: Policy | None = None,
         resolve: Resolver | None = None,
+        place: Place | None = None,
     ) -> None:
         """`read` gives the configuration anew, as it was read before; left out: the file alone.
 
         `fallback` is in force where the policy's file is broken by now: this worker may take
-        the place of one that died.
+        the place of one that died. `place`: among several workers.
         """
         self.loop = asyncio.get_running_loop()
         self.started_at = time.time()
-        self.metrics = Metrics()
+        self.metrics = Metrics(census.counts_on(place))
         self.policy_path = configs.policy_path(config_path, config)
         taken = signature_of([self.policy_path])
         policy, fault = _first_policy(self.policy_path, fallback)
@@ -190,6 +193,13 @@ class App:
         if fault is not None:
             log.warning("policy not taken, an older one is in force", error=fault)
             self.keeper.last_error = fault
+        self._worker = place.number if place is not None else 0
+        self.metrics.follow("log_written_total", lambda: self.journal.written)
+        self.metrics.follow("log_dropped_total", lambda: self.journal.dropped)
+        if config.affinity.store == "redis":
+            status = self.pipeline.affinity.status
+            self.metrics.follow("redis_errors_total", lambda: int(status()["faults"]))
+        self.census = Census(self.metrics, self._report, place, settle=self.pipeline.settle)
         self._pages: Pages | None = None
         self.hub = Hub(
             loop=self.loop,
@@ -229,11 +239,41 @@ class App:
                 reasons.append(f"{slot.name}: {slot.health.reason}")
         return False, "no backend is usable (" + "; ".join(reasons) + ")"
 
+    def _report(self) -> Report:
+        """How this worker is now."""
+        now = time.time()
+        pipeline, affinity = self.pipeline, self.pipeline.affinity.status()
+        return Report(
+            worker=self._worker,
+            pid=os.getpid(),
+            at=now,
+            inflight=len(pipeline.active),
+            waiting=len(pipeline.waiting),
+            sessions=affinity["sessions"],
+            backends={
+                slot.name: AtBackend(
+                    up=slot.health.is_up and slot.health.is_known,
+                    state=slot.health.state(now, pipeline.rules),
+                    circuit=_circuit(slot.health, now),
+                    draining=slot.is_draining,
+                    inflight=slot.upstream.inflight,
+                )
+                for slot in self.slots
+            },
+            policy=pipeline.live.policy.hash,
+            policy_taken_at=self.keeper.loaded_at,
+            is_policy_ok=self.keeper.last_error is None,
+            is_config_ok=self.config_keeper.last_error is None,
+            is_log_ok=self.journal.fault is None,
+            is_redis_ok=affinity["is_ok"] if affinity["store"] == "redis" else None,
+        )
+
     # ------------------------------------------------------------------ life
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Begin to serve on these sockets."""
         self._spawn(self._sweep())
+        self._spawn(self._be_counted())
         await self.pipeline.affinity.start()
         await self.fleet.start(self._use)
         for sock in sockets:
@@ -274,6 +314,15 @@ class App:
             self.fleet.sweep(now, lambda: {id(e.live): e.live for e in active}.values())
             self.hub.check_time()
             self.pipeline.look_around()
+
+    async def _be_counted(self) -> None:
+        while True:
+            try:
+                pause_s = self.census.look_around()
+            except Exception:  # whatever it is, requests are served all the same
+                log.exception("not counted with the other workers")
+                pause_s = 60.0
+            await asyncio.sleep(pause_s)
 
     async def check_once(self, slot: Slot) -> None:
         await self.fleet.check_once(slot)
@@ -349,6 +398,7 @@ class App:
         await self.pipeline.affinity.close()
         self.pipeline.settle()
         await asyncio.to_thread(self.journal.close)
+        self.census.leave()
 
 
 def _affinity(config: Config) -> Affinity:
@@ -359,6 +409,13 @@ def _affinity(config: Config) -> Affinity:
     from router import affinity_redis
 
     return affinity_redis.opened(settings, SystemClock(), os.environ)
+
+
+def _circuit(health: Health, now: float) -> int:
+    """A breaker as the metrics tell it."""
+    if health.opened is None:
+        return CLOSED
+    return OPEN if health.opened.left(now) else HALF_OPEN
 
 
 def _rules(config: Config) -> Rules:
@@ -436,12 +493,13 @@ async def serve(
     read: Callable[[], Config] | None = None,
     fallback: Policy | None = None,
     beside: Callable[[App, asyncio.Event], Any] | None = None,
+    place: Place | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the grace.
 
     `beside` is awaited while serving, with an event that is set when it must end.
     """
-    app = App(config, config_path, labels=labels, read=read, fallback=fallback)
+    app = App(config, config_path, labels=labels, read=read, fallback=fallback, place=place)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:

@@ -52,6 +52,7 @@ class Exchange:
     slot: Slot | None = None  # the backend that was asked last
     told: Told | None = None  # how it was asked
     attempts = 0
+    tried: tuple[tuple[str, str], ...] = ()  # backend and reason of the attempts before the last
     classify_us: float | None = None
     sent_at: float | None = None
     ended_at = 0.0
@@ -353,8 +354,10 @@ class Exchange:
             self.break_off(fault)
         elif was_stale and slot is not None and self.attempts <= _STALE_TRIES:
             self.sent_at = None
+            self._note_failed("stale")
             self._try(again=slot)  # a kept-alive connection that had died
         elif may_retry and self._may_go_on():
+            self._note_failed("unreachable")
             self._try()
         elif may_retry:
             self.refuse(
@@ -373,8 +376,14 @@ class Exchange:
         self.observe(health.outcome_of(head.status), head)
         self.stop_backend()
         self.sent_at = None
+        self._note_failed(f"status {head.status}")
         self._try()
         return True
+
+    def _note_failed(self, reason: str) -> None:
+        """The last attempt failed, and another one is to make up for it."""
+        if self.slot is not None:
+            self.tried += ((self.slot.name, reason),)
 
     def _may_go_on(self) -> bool:
         """Whether there is another backend, and a try and time left for it."""

@@ -59,6 +59,10 @@ class Record(msgspec.Struct, kw_only=True):
         str | None, Meta(description="why the session is not where it was")
     ] = None
     retries: Annotated[int, Meta(description="attempts after the first")] = 0
+    tried: Annotated[
+        tuple[tuple[str, str], ...],
+        Meta(description="[backend, why it failed] for each of these"),
+    ] = ()
     queue_ms: _Ms = 0.0
     classify_us: Annotated[float | None, Meta(description="microseconds")] = None
     overhead_ms: _Ms = None

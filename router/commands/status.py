@@ -23,6 +23,9 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(status, indent=2, ensure_ascii=False))
         return 0 if code == 200 and status["ready"] else 1
     print(f"scenario-router {status['version']}, up {status['uptime_s']:.0f} s")
+    if len(status["workers"]) > 1:
+        shares = ", ".join(f"{one['pid']} has {one['inflight']}" for one in status["workers"])
+        print(f"{len(status['workers'])} workers, {status['inflight']} requests: {shares}")
     print(f"{'ready' if status['ready'] else 'not ready: ' + status['reason']}")
     print(f"policy {status['policy']['hash']} ({status['policy']['file']})")
     learned = status["policy"]["learned"]

@@ -149,6 +149,8 @@ class Pages:
         app = self._app
         live = app.pipeline.live
         learned = live.classifier.learned
+        now = app.census.live()
+        counted = app.census.counted()
         is_ready, reason = app.is_ready()
         return _json(
             {
@@ -157,8 +159,21 @@ class Pages:
                 "pid": os.getpid(),
                 "ready": is_ready,
                 "reason": reason,
-                "inflight": len(app.pipeline.active),
-                "waiting": len(app.pipeline.waiting),
+                "inflight": now.inflight,
+                "waiting": now.waiting,
+                "workers": [
+                    {
+                        "worker": report.worker,
+                        "pid": report.pid,
+                        "inflight": report.inflight,
+                        "waiting": report.waiting,
+                        "sessions": report.sessions,
+                        "policy": report.policy,
+                        # when it last told of itself; long ago: it hangs
+                        "age_s": round(max(0.0, now.at - report.at), 1),
+                    }
+                    for report in now.workers
+                ],
                 "policy": {
                     "file": str(app.policy_path),
                     "hash": live.policy.hash,
@@ -188,14 +203,14 @@ class Pages:
                         "reason": slot.health.reason,
                         "state": slot.health.state(time.time(), app.pipeline.rules),
                         "draining": slot.is_draining,
-                        "inflight": slot.upstream.inflight,
-                        "max_inflight": slot.max_inflight,
+                        "inflight": now.backends[slot.name].inflight,  # of all workers
+                        "max_inflight": slot.max_inflight * len(now.workers),
                         "context": slot.dialect.context,
                         "fitted": bool(slot.dialect.variant),  # to what this server was seen to do
                         "warm_up": slot.warm_up,
                         "prefix": {
                             "kept": slot.dialect.keeps_prefix,
-                            **app.metrics.prefix(slot.name),
+                            **counted.prefix(slot.name),
                         },
                         "weight": slot.upstream.backend.weight,
                     }
@@ -204,8 +219,8 @@ class Pages:
                 "affinity": app.pipeline.affinity.status(),
                 "log": {
                     "dir": app.config.log.dir,
-                    "written": app.journal.written,
-                    "dropped": app.journal.dropped,
+                    "written": counted.counters["log_written_total"][()],
+                    "dropped": counted.counters["log_dropped_total"][()],
                     "fault": app.journal.fault,
                 },
             }
