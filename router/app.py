@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import hmac
 import importlib
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from router import census, discovery, trained
+from router import census, collector, discovery, trained
 from router import config as configs
 from router import policy as policies
 from router.affinity import MemoryAffinity
@@ -46,9 +47,11 @@ from router.server.plain import Plain
 from router.sessions import MemorySessions
 from router.telemetry import Metrics
 from router.tomlfile import FileFault
+from router.tracing import Tracer
 from router.verdict import Live, Slot
 
 if TYPE_CHECKING:
+    from router.otlp import Exporter
     from router.server.pages import Pages
 
 log = structlog.get_logger(__name__)
@@ -136,7 +139,7 @@ class App:
         """
         self.loop = asyncio.get_running_loop()
         self.started_at = time.time()
-        self.metrics = Metrics(census.counts_on(place))
+        self.metrics = Metrics(census.counts_on(place), now=self.started_at)
         self.policy_path = configs.policy_path(config_path, config)
         taken = signature_of([self.policy_path])
         policy, fault = _first_policy(self.policy_path, fallback)
@@ -171,6 +174,16 @@ class App:
             queue_timeout_s=config.limits.queue_timeout_s,
             keepalive_s=config.server.keepalive_s,
         )
+        self.exporter = _exporter(config, place)
+        if self.exporter is not None:
+            if self.exporter.collector.has_traces:
+                self.pipeline.tracer = Tracer(config.telemetry.sample, self.exporter.take)
+            for signal_name in self.exporter.dropped:
+                self.metrics.follow(
+                    "otlp_dropped_total",
+                    functools.partial(self.exporter.dropped.__getitem__, signal_name),
+                    signal_name,
+                )
         one_at_a_time = asyncio.Lock()
         self.config_keeper = ConfigKeeper(
             config_path,
@@ -274,6 +287,8 @@ class App:
         """Begin to serve on these sockets."""
         self._spawn(self._sweep())
         self._spawn(self._be_counted())
+        if self.exporter is not None:
+            self._spawn(self._push(self.exporter))
         await self.pipeline.affinity.start()
         await self.fleet.start(self._use)
         for sock in sockets:
@@ -323,6 +338,12 @@ class App:
                 log.exception("not counted with the other workers")
                 pause_s = 60.0
             await asyncio.sleep(pause_s)
+
+    async def _push(self, exporter: Exporter) -> None:
+        """The counts to the collector, again and again."""
+        while True:
+            await asyncio.sleep(self.config.telemetry.metrics_s)
+            exporter.push(self.census.told())
 
     async def check_once(self, slot: Slot) -> None:
         await self.fleet.check_once(slot)
@@ -398,6 +419,9 @@ class App:
         await self.pipeline.affinity.close()
         self.pipeline.settle()
         await asyncio.to_thread(self.journal.close)
+        if self.exporter is not None:
+            self.exporter.push(self.census.told())
+            await asyncio.to_thread(self.exporter.close)
         self.census.leave()
 
 
@@ -409,6 +433,24 @@ def _affinity(config: Config) -> Affinity:
     from router import affinity_redis
 
     return affinity_redis.opened(settings, SystemClock(), os.environ)
+
+
+def _exporter(config: Config, place: Place | None) -> Exporter | None:
+    """What tells a collector, if there is one; only then OpenTelemetry is loaded."""
+    found = collector.wanted(config.telemetry.otlp_endpoint, os.environ)
+    if found is None:
+        return None
+    if not collector.is_installed():
+        # By a variable that was set for everything on this machine: no reason not to serve.
+        log.warning(f"no telemetry is sent: it {collector.MISSING}", collector=found.name)
+        return None
+    from router import otlp
+
+    # A worker's heir is the same instance: it goes on with its counts.
+    who = f"{os.getppid()}-{place.number}" if place is not None else str(os.getpid())
+    return otlp.Exporter(
+        found, limit=config.telemetry.queue, instance=f"{socket.gethostname()}-{who}"
+    )
 
 
 def _circuit(health: Health, now: float) -> int:

@@ -86,13 +86,14 @@ class Live(msgspec.Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Snapshot).decode
+#: a snapshot out of the bytes that it is pinned as
+read = msgspec.msgpack.Decoder(Snapshot).decode
 
 
 def counts_on(place: Place | None) -> Counted | None:
     """What a worker that takes this place begins with."""
     pinned = place.board.read() if place is not None else None
-    return _decode(pinned.data).counted if pinned is not None else None
+    return read(pinned.data).counted if pinned is not None else None
 
 
 class Census:
@@ -113,7 +114,7 @@ class Census:
         self._settle = settle
         self._pinned = b""
         self._has_room = True
-        self._read: dict[int, tuple[int, Snapshot]] = {}  # by worker, with the edition
+        self._known: dict[int, tuple[int, Snapshot]] = {}  # by worker, with the edition
         if place is not None:
             place.board.take(os.getpid())
 
@@ -142,6 +143,10 @@ class Census:
         if had_room and not self._has_room:
             log.error("too much to tell other workers: they tell an older state", bytes=len(data))
 
+    def told(self) -> bytes:
+        """This worker alone, for `read`."""
+        return _encode(self._myself())
+
     def leave(self) -> None:
         """This worker ends: its counts stay, it is no longer one of those that serve."""
         if self._place is not None:
@@ -160,7 +165,7 @@ class Census:
         return [mine, *(snapshot for snapshot in found if snapshot is not None)]
 
     def _other(self, number: int, board: Board) -> Snapshot | None:
-        edition, snapshot = self._read.get(number, (0, None))
+        edition, snapshot = self._known.get(number, (0, None))
         if edition != board.edition:
             pinned = board.read()
             if pinned is not None:
@@ -171,11 +176,11 @@ class Census:
 
     def _take(self, number: int, pinned: Pinned) -> Snapshot | None:
         try:
-            snapshot = _decode(pinned.data)
+            snapshot = read(pinned.data)
         except msgspec.MsgspecError:
             log.exception("another worker is not understood", worker=number)
             return None
-        self._read[number] = pinned.edition, snapshot
+        self._known[number] = pinned.edition, snapshot
         return snapshot
 
     def counted(self) -> Counted:

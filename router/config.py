@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from router import redisurl, tomlfile
+from router import collector, redisurl, tomlfile
 from router.tomlfile import FileFault, Mistake
 
 ENV_PREFIX = "SCENARIO_ROUTER_"
@@ -379,6 +379,31 @@ class Log(_Table):
     )
 
 
+class Telemetry(_Table):
+    """Traces and metrics to an OpenTelemetry collector; needs the extra `otlp`."""
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]",
+        description="Base URL of a collector, OTLP over HTTP; left out: OTEL_EXPORTER_OTLP_ENDPOINT"
+        ", or none.",
+    )
+    sample: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Share of the requests that are traced where the client has not decided.",
+    )
+    queue: int = Field(
+        default=2048,
+        ge=1,
+        description="Requests that may wait for the collector; more are counted.",
+    )
+    metrics_s: float = Field(
+        default=15, ge=1, description="Between two pushes of metrics, seconds."
+    )
+
+
 class Config(_Table):
     """A whole deployment."""
 
@@ -391,6 +416,7 @@ class Config(_Table):
     affinity: Affinity = Affinity()
     auth: Auth = Auth()
     log: Log = Log()
+    telemetry: Telemetry = Telemetry()
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -428,6 +454,8 @@ def load(
         for where, name in _secrets(config)
         if not environ.get(name)
     ]
+    if config.telemetry.otlp_endpoint and not collector.is_installed():
+        missing.append(Mistake("telemetry.otlp_endpoint", None, collector.MISSING))
     if missing:
         raise FileFault(str(path), missing)
     if config.affinity.store == "redis":

@@ -28,8 +28,9 @@ from router.errors import (
     RouterError,
 )
 from router.pipeline import Order, Pipeline
-from router.ports import AnswerListener, Attempt, Lookup, Reply
+from router.ports import AnswerListener, Attempt, Lookup, Reply, Tracer
 from router.record import Record
+from router.tracing import Journey, Trace
 from router.verdict import Slot, Told, Verdict, check_fits, decide_for, is_virtual
 from router.wire import AnswerHead
 
@@ -51,6 +52,7 @@ class Exchange:
     is_over = False
     slot: Slot | None = None  # the backend that was asked last
     told: Told | None = None  # how it was asked
+    trace: Trace | None = None  # only where traces are told
     attempts = 0
     tried: tuple[tuple[str, str], ...] = ()  # backend and reason of the attempts before the last
     classify_us: float | None = None
@@ -74,7 +76,7 @@ class Exchange:
     _body: bytes | None = None
     _body_for: tuple[dialects.Dialect, str | None] | None = None
     _attempt: Attempt | None = None
-    _asked_at = 0.0  # when the first backend was asked; the clock of healths
+    asked_at = 0.0  # when the first backend was asked; the clock of healths
     _tried_at = 0.0  # when the last one was
 
     def __init__(self, pipeline: Pipeline, order: Order, reply: Reply) -> None:
@@ -261,7 +263,7 @@ class Exchange:
         self.attempts += 1
         now = self.pipeline.clock.now()
         if self.attempts == 1:
-            self._asked_at = now
+            self.asked_at = now
             self.pipeline.budget.asked(now)
         if slot.health.opened is not None:
             slot.health = slot.health.trying(now)
@@ -273,7 +275,7 @@ class Exchange:
             self.order.http.method,
             self.answering,
             fresh=again is not None,
-            timeout_s=retrying.left_s(self._asked_at, now, timeout_s),
+            timeout_s=retrying.left_s(self.asked_at, now, timeout_s),
         )
 
     def _bytes_for(self, slot: Slot) -> bytes:
@@ -311,8 +313,16 @@ class Exchange:
             lines.append(b"authorization: " + slot.authorization)
         elif not self.live.has_keys and b"authorization" in fields:
             lines.append(b"authorization: " + fields[b"authorization"])
+        if self.pipeline.tracer is not None:
+            lines = self.traced(self.pipeline.tracer).lead(lines)
         lines.append(b"content-length: %d\r\n\r\n" % length)
         return b"\r\n".join(lines)
+
+    def traced(self, tracer: Tracer) -> Trace:
+        """Its place in a trace, the same for all attempts."""
+        if self.trace is None:
+            self.trace = tracer.begin(self.order.http.fields)
+        return self.trace
 
     @property
     def is_stream(self) -> bool:
@@ -391,7 +401,7 @@ class Exchange:
             return False
         now = self.pipeline.clock.now()
         timeout_s = self._candidates[0].upstream.backend.timeout_s
-        return retrying.left_s(self._asked_at, now, timeout_s) > 0
+        return retrying.left_s(self.asked_at, now, timeout_s) > 0
 
     def observe(self, outcome: health.Outcome, head: AnswerHead | None = None) -> None:
         """What became of the request tells of the backend's health."""
@@ -640,6 +650,10 @@ class Exchange:
     def account(self) -> tuple[Record, Sequence[tuple[str, str, str]]]:
         """The log line, and what the preset did for the metrics."""
         return account.of(self)
+
+    def journey(self, record: Record) -> Journey | None:
+        """For its spans; None where it is not to be told of."""
+        return account.journey(self, record)
 
 
 def _brief(value: Any) -> str:

@@ -19,7 +19,7 @@ from router.affinity import MemoryAffinity
 from router.chat import Endpoint
 from router.errors import RouterError
 from router.health import USUAL, Rules
-from router.ports import Affinity, Clock, Journal, Meter, Sessions
+from router.ports import Affinity, Clock, Journal, Meter, Sessions, Tracer
 from router.record import Record, timestamp
 from router.retrying import Budget
 from router.verdict import Live
@@ -64,6 +64,7 @@ class Pipeline:
         queue: int = 0,
         queue_timeout_s: float = 30.0,
         keepalive_s: float = 0.0,
+        tracer: Tracer | None = None,
     ) -> None:
         """`soon` calls a function a little later, when nobody waits for an answer.
 
@@ -71,6 +72,7 @@ class Pipeline:
         `queue_timeout_s`. `keepalive_s`: a stream that was silent for so long is given a sign
         of life; 0, none. `attempts`: further ones, each at another backend.
         """
+        self.tracer = tracer
         self.affinity = affinity if affinity is not None else MemoryAffinity(clock)
         self.rules = rules
         self.budget = budget if budget is not None else Budget()
@@ -167,6 +169,8 @@ class Pipeline:
             record, actions = exchange.account()
             self.meter.observe(record, actions)
             self.journal.write(record)
+            if self.tracer is not None and (journey := exchange.journey(record)) is not None:
+                self.tracer.take(journey)
         except Exception:
             log.exception("record not made", request_id=exchange.request_id)
         exchange.answering.let_go()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from router.config import Backend
 from router.prefix import Turn
 from router.record import Record
+from router.tracing import Journey, Trace
 from router.wire import AnswerHead, Piece
 
 
@@ -99,6 +100,16 @@ class Meter(Protocol):
 
     def observe(self, record: Record, actions: Sequence[tuple[str, ...]]) -> None:
         """`actions`: (scenario, parameter, origin) of what the preset did."""
+
+
+class Tracer(Protocol):
+    """What tells of requests as traces. Never blocks and never raises."""
+
+    def begin(self, fields: Mapping[bytes, bytes]) -> Trace:
+        """A request's place in its trace, by its headers."""
+
+    def take(self, journey: Journey) -> None:
+        """A finished request that is to be told of."""
 
 
 class Clock(Protocol):

@@ -25,7 +25,9 @@ class Record(msgspec.Struct, kw_only=True):
     schema: Annotated[int, Meta(description="version of this schema")] = SCHEMA
     ts: Annotated[str, Meta(description="arrival, RFC 3339 UTC with milliseconds")] = ""
     request_id: Annotated[str, Meta(description="also in the x-request-id header")] = ""
-    trace_id: Annotated[str | None, Meta(description="from the client's traceparent")] = None
+    trace_id: Annotated[
+        str | None, Meta(description="from the client's traceparent; ours where traces are sent")
+    ] = None
     session: Annotated[str | None, Meta(description="hash of the session's identity")] = None
     key: Annotated[str | None, Meta(description="name of the client's key")] = None
     endpoint: Annotated[str, Meta(description="chat.completions, completions, …")] = ""

@@ -64,9 +64,10 @@ class Counted(msgspec.Struct):
     counters: dict[str, dict[Labels, int]]
     histograms: dict[str, dict[Labels, Histogram]]
     gone: dict[str, float]  # backends that are no longer in use: since when
+    since: float = 0.0  # when counting began, since the epoch
 
     @classmethod
-    def nothing(cls) -> Counted:
+    def nothing(cls, since: float = 0.0) -> Counted:
         kinds = {name: metric.kind for name, metric in METRICS.items()}
         return cls(
             {
@@ -76,6 +77,7 @@ class Counted(msgspec.Struct):
             },
             {name: {} for name, kind in kinds.items() if kind == "histogram"},
             {},
+            since,
         )
 
     def add(self, name: str, labels: Labels, by: int = 1) -> None:
@@ -112,6 +114,7 @@ class Counted(msgspec.Struct):
             {name: _kept(name, values, backends) for name, values in self.counters.items()},
             {name: _kept(name, values, backends) for name, values in self.histograms.items()},
             self.gone,
+            self.since,
         )
 
     def finished(self) -> int:
@@ -179,9 +182,9 @@ class Metrics:
     and sorted into the metrics of the page (`counted`) when somebody asks.
     """
 
-    def __init__(self, begin: Counted | None = None) -> None:
-        """`begin`: what whoever had this place before has counted."""
-        self._counted = Counted.nothing()
+    def __init__(self, begin: Counted | None = None, *, now: float = 0.0) -> None:
+        """`begin`: what whoever had this place before has counted. `now`: since the epoch."""
+        self._counted = Counted.nothing(now if begin is None else begin.since)
         if begin is not None:
             self._counted.take(begin)
         self._series: dict[tuple[str | None, str | None], _Series] = {}

@@ -217,6 +217,8 @@ class Pages:
                     for slot in live.slots
                 ],
                 "affinity": app.pipeline.affinity.status(),
+                # of this worker; null: nothing is sent
+                "telemetry": app.exporter.status() if app.exporter is not None else None,
                 "log": {
                     "dir": app.config.log.dir,
                     "written": counted.counters["log_written_total"][()],
