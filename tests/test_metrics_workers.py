@@ -16,7 +16,7 @@ from tests.support.pool import CHAT, HOLD, POLICY
 from tests.support.product import Product
 from tests.support.prometheus import Page, page_of
 from tests.support.rawclient import RawConnection, exchange, request_bytes
-from tests.support.script import chat_ok, delta, stream_head
+from tests.support.script import Step, chat_ok, delta, reply_json, stream_head
 from tests.support.scripted import ScriptedBackend
 
 ASK: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": "Name a river."}]}
@@ -94,3 +94,46 @@ def test_any_worker_tells_of_all_and_counts_outlive_a_kill(product: Product) -> 
     assert ask(product) == 200
     # Those two streams have ended as well, one of them unheard where the killed worker had it.
     await_fact(lambda: all(p.sum("requests_total") >= 61 for p in pages_of_both(product)))
+
+
+def test_odd_requests_and_odd_answers_add_no_series(tmp_path: Path) -> None:
+    """Paths, models, ids, sessions of clients; endings and statuses of a backend."""
+
+    def answer(number: int) -> Step:
+        choice = {
+            "index": 0,
+            "finish_reason": f"end-{number}",
+            "message": {"role": "assistant", "content": "x"},
+        }
+        return reply_json({"choices": [choice], "model": f"m-{number}"}, 299 if number % 2 else 200)
+
+    def throw(product: Product, number: int) -> None:
+        backend.set_script([answer(number)])
+        odd = {"x-request-id": f"id-{number}", "x-session-id": f"s-{number}"}
+        path = f"/v1/path-{number}"
+        exchange(product.port, request_bytes("POST", path, odd, ASK))
+        exchange(product.port, request_bytes("POST", CHAT, odd, {**ASK, "model": f"m-{number}"}))
+        exchange(product.port, request_bytes("POST", f"{CHAT}?x={number}", odd, ASK))
+        exchange(product.port, request_bytes(f"M{number}", CHAT, odd, ASK))
+        exchange(product.port, request_bytes("POST", f"/v1/embeddings?x={number}", odd, ASK))
+        exchange(product.port, b"GET /metrics HTTP/1.1\r\nhost: a\r\nno colon %d\r\n\r\n" % number)
+
+    with ScriptedBackend() as backend:
+        config = {"backends": [{"name": "one", "url": backend.url, "model": "m"}]}
+        with Product.start(tmp_path, config, policy=POLICY) as product:
+            for number in range(4):
+                throw(product, number)
+            before = page_of(product)
+            for number in range(4, 60):
+                throw(product, number)
+            after = page_of(product)
+
+    assert before.sum("requests_total", finish_reason="other") > 0
+    assert after.sum("requests_total", finish_reason="other") >= 60
+    assert after.sum("requests_total", status="other") > 0
+    # The same series; only buckets of times may have come by that nothing was counted in before.
+    assert {name for name in after.samples if "seconds" not in name} == {
+        name for name in before.samples if "seconds" not in name
+    }
+    for name, samples in after.samples.items():
+        assert samples.keys() == before.samples[name].keys(), name
