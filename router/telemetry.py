@@ -94,7 +94,7 @@ class Counted(msgspec.Struct):
         return found
 
     def take(self, other: Counted) -> None:
-        """Add what another worker has counted, as far as it is of this version's kind."""
+        """Add what another one has counted."""
         for name, counts in other.counters.items():
             for labels, count in counts.items():
                 self.add(name, labels, count)

@@ -407,6 +407,19 @@ def test_of_what_workers_see_differently_the_worst_is_told() -> None:
     assert [worker.pid for worker in live.workers] == [11, 22]
 
 
+@pytest.mark.parametrize(
+    ("seen", "told"), [((None, None), {}), ((True, True), {"": 1}), ((True, False), {"": 0})]
+)
+def test_redis_is_up_where_all_workers_find_it_so(
+    seen: tuple[bool | None, bool | None], told: dict[str, float]
+) -> None:
+    _, one, other = two()
+    one.report.is_redis_ok, other.report.is_redis_ok = seen
+    other.census.look_around()
+
+    assert one.page().by("redis_up", "none") == told
+
+
 def test_too_much_to_tell_is_said_once_and_no_request_is_the_worse() -> None:
     boards = [Board(64), Board(64)]
     one, other = Worker(boards, 0, 11), Worker(boards, 1, 22)

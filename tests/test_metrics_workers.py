@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.clients.demo import await_fact
-from tests.support.pool import CHAT, HOLD, POLICY
+from tests.support.pool import CHAT, HOLD, POLICY, pool_of
 from tests.support.product import Product
 from tests.support.prometheus import Page, page_of
 from tests.support.rawclient import RawConnection, exchange, request_bytes
@@ -137,3 +137,23 @@ def test_odd_requests_and_odd_answers_add_no_series(tmp_path: Path) -> None:
     }
     for name, samples in after.samples.items():
         assert samples.keys() == before.samples[name].keys(), name
+
+
+def test_a_retry_is_counted_where_the_attempt_failed_and_why(tmp_path: Path) -> None:
+    with pool_of("a", "b") as pool, pool.start(tmp_path, settings={"keepalive_s": 4}) as product:
+        for session in pool.sessions_of("a", 2):
+            headers = {"x-session-id": session}
+            exchange(product.port, request_bytes("POST", CHAT, headers, ASK))
+        pool["a"].set_keepalive(close_when="next_request_arrives", first_only=True)
+        exchange(product.port, request_bytes("POST", CHAT, headers, ASK))
+        pool["a"].set_listen("refuse")
+        exchange(product.port, request_bytes("POST", CHAT, headers, ASK))
+
+        retries = page_of(product).samples["retries_total"]
+        tried = [record["tried"] for record in product.wait_records(4) if record["retries"]]
+
+    assert {frozenset(labels) for labels in retries} == {
+        frozenset({("backend", "a"), ("reason", reason)}) for reason in ("stale", "unreachable")
+    }
+    assert tried[0] == [["a", "stale"]]
+    assert tried[1][-1] == ["a", "unreachable"]
