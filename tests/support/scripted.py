@@ -180,6 +180,12 @@ class ScriptedBackend:
 
     async def _shut(self) -> None:
         if self._server is not None:
+            # What has been accepted just now is given its connection first: asyncio would lose
+            # its socket, and say so in whichever test comes next.
+            for listening in self._server.sockets:
+                self._loop.remove_reader(listening.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
             self._server.close()
             self._server = None
         tasks = [connection.drop() for connection in list(self._connections)]
