@@ -201,13 +201,13 @@ class Metrics:
         series = self._series.get((record.scenario, record.backend))
         if series is None:
             series = self._begin(record)
-        finish, outcome = record.finish_reason, record.outcome
+        stream, outcome = record.stream, record.outcome
         kind = (
             record.endpoint,
-            record.stream,
+            stream,
             record.status,
             outcome,
-            finish,
+            record.finish_reason,
             record.affinity,
             record.thinking,
             record.rescued,
@@ -219,7 +219,7 @@ class Metrics:
         except KeyError:
             self._new_kind(series, kind)
         if (total_ms := record.total_ms) is not None:
-            histogram = series.streamed if record.stream else series.whole
+            histogram = series.streamed if stream else series.whole
             seconds = total_ms / 1e3
             histogram.counts[bisect_left(SECONDS, seconds)] += 1
             histogram.total += seconds
@@ -238,12 +238,14 @@ class Metrics:
             seconds = tpot_ms / 1e3
             histogram.counts[bisect_left(TOKEN_SECONDS, seconds)] += 1
             histogram.total += seconds
-        if record.input_tokens is not None:
-            series.input_tokens += record.input_tokens
-            series.cached_tokens += record.cached_tokens or 0
-        if record.output_tokens is not None:
-            series.output_tokens += record.output_tokens
-            series.reasoning_tokens += record.reasoning_tokens or 0
+        if tokens := record.input_tokens:
+            series.input_tokens += tokens
+            if tokens := record.cached_tokens:
+                series.cached_tokens += tokens
+        if tokens := record.output_tokens:
+            series.output_tokens += tokens
+            if tokens := record.reasoning_tokens:
+                series.reasoning_tokens += tokens
         if (source := record.source) is not None:
             confidence = series.sources.get(source) or self._new_source(series, record, source)
             share = record.confidence or 0.0
