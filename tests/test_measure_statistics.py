@@ -77,11 +77,11 @@ def test_the_share_saved_lies_in_its_interval_as_often_as_it_says() -> None:
 
 
 def test_the_share_saved_is_the_same_each_time_it_is_asked_for() -> None:
-    pairs = [(100.0 + number, 40.0 + number) for number in range(8)]
-    first, second = (statistics.saved(pairs, range(8), random=Random(3)) for _ in "ab")
+    pairs = [(100.0 + number, 40.0 + number) for number in range(12)]
+    first, second = (statistics.saved(pairs, range(12), random=Random(3)) for _ in "ab")
 
     assert first == second
-    assert first.share == pytest.approx(1 - (8 * 40 + 28) / (8 * 100 + 28))
+    assert first.share == pytest.approx(1 - (12 * 40 + 66) / (12 * 100 + 66))
 
 
 def test_a_few_prompts_repeated_often_are_still_a_few_prompts() -> None:

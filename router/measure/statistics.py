@@ -35,7 +35,7 @@ PLANNED = 200
 #: clusters that one arm remembers; one that comes back after it was forgotten counts as another
 _CLUSTERS = 100_000
 #: below that, a resampled share says nothing
-_LEAST_CLUSTERS = 6
+_LEAST_CLUSTERS = 10
 #: Jeffreys' prior of a binomial and a trinomial
 _JEFFREYS = 0.5
 _STEPS = 40
