@@ -248,7 +248,7 @@ class _Run:
             prompt = Prompt(0, ({"role": "user", "content": text},))
             body = body_of(prompt, args.judge, stream=False, extra=extra)
             arm = Arm("judge", base(args.judge_url), lambda _: Sending(body, headers))
-            sample = await asker.ask(arm, prompt, turn=-1, due=asker.clock())
+            sample = await asker.ask(arm, prompt, turn=-1)
             if not sample.is_ok:
                 raise NoServer(f"the judge does not answer: {sample.error}")
             return sample.text
@@ -289,16 +289,18 @@ class _Run:
             b=sides[1],
             findings=self._comparison.findings(),
             judge=self._judge,
-            notes=_notes(args, sides),
+            notes=_notes(args, sides, self.why_ended),
         )
 
 
-def _notes(args: argparse.Namespace, sides: list[Side]) -> list[str]:
-    found = []
+def _notes(args: argparse.Namespace, sides: list[Side], why_ended: str) -> list[str]:
+    found = list(args.note)
     if any(side.summary.succeeded < side.summary.requests for side in sides):
         found.append("times and tokens are those of pairs in which both were answered")
     if any(side.summary.counts_frames for side in sides):
         found.append("tokens are counted frames: the server told no usage")
+    if why_ended == "interrupted":
+        found.append("what was under way did not count; the slowest are likely to be among it")
     if args.concurrency > 1:
         found.append("pairs were made at the same time, so they slowed each other down")
     return found

@@ -51,6 +51,13 @@ def add(parser: argparse.ArgumentParser, *, count: int) -> None:
     parser.add_argument(
         "--key-env", metavar="NAME", help="environment variable with the key to ask with"
     )
+    parser.add_argument(
+        "--note",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what the report should remember: the machine, who else was at work (repeatable)",
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at, too")
 
 

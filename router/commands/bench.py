@@ -174,7 +174,7 @@ class _Run:
             savings=savings,
             added=summary.added(both) if args.direct else [],
             missed=missed,
-            notes=list(_notes(args, arms)),
+            notes=_notes(args, arms, is_whole=self.is_whole),
         )
 
 
@@ -237,8 +237,10 @@ def _how(args: argparse.Namespace, count: int) -> str:
     return f"{count} different prompts, {kind}, {way}, {args.warmup} for warming up{primed}"
 
 
-def _notes(args: argparse.Namespace, arms: list[summary.Summary]) -> list[str]:
-    found = []
+def _notes(args: argparse.Namespace, arms: list[summary.Summary], *, is_whole: bool) -> list[str]:
+    found = list(args.note)
+    if not is_whole:
+        found.append("what was under way did not count; the slowest are likely to be among it")
     late = max((arm.late_ms for arm in arms), default=0.0)
     if args.rate is not None and late > 10:
         found.append(f"this client was up to {late:.0f} ms late itself; that counts as latency")

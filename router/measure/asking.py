@@ -56,6 +56,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int | None
     finish: str | None
     status: int | None
+    is_second: bool  # asked again, as the server had closed the kept connection
     error: str | None
     text: str
     thought: str
@@ -76,6 +77,15 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         return self.is_ok and not self.text.strip() and self.finish != "tool_calls"
+
+
+class _Got:
+    """What is known of a reply besides its answer."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.headers = httpx.Headers()
+        self.is_second = False
 
 
 class Asker:
@@ -101,21 +111,24 @@ class Asker:
         """`began_s` counts from now."""
         self._began = self.clock()
 
-    async def ask(self, arm: Arm, prompt: Prompt, *, turn: int, due: float) -> Sample:
+    async def ask(self, arm: Arm, prompt: Prompt, *, turn: int, due: float | None = None) -> Sample:
+        """Ask now. `due` is when it should have been; None: as soon as its bytes are there."""
         sending = Sending(b"", {})
-        answer = Answer()
-        status, headers, error = None, httpx.Headers(), None
+        answer, got, error = Answer(), _Got(), None
         sent = self.clock()
         try:
             sending = arm.encode(prompt)
-            async with (
-                asyncio.timeout(self._timeout_s),
-                self._client.stream(
-                    "POST", arm.url + CHAT, content=sending.body, headers=dict(sending.headers)
-                ) as reply,
-            ):
-                status, headers = reply.status_code, reply.headers
-                await self._read(reply, answer)
+            sent = self.clock()
+            async with asyncio.timeout(self._timeout_s):
+                try:
+                    await self._send(arm.url + CHAT, sending, answer, got)
+                except httpx.RemoteProtocolError:
+                    if got.status is not None:
+                        raise
+                    # A server may close a kept connection just as it is used again; clients then
+                    # ask once more, and so do we, on the clock's account. It is counted.
+                    got.is_second = True
+                    await self._send(arm.url + CHAT, sending, answer, got)
         except TimeoutError:
             error = f"no whole answer within {self._timeout_s:g} s"
         except RouterError as refusal:
@@ -123,10 +136,11 @@ class Asker:
         except httpx.HTTPError as fault:
             error = f"{type(fault).__name__} {fault}".rstrip()
         ended = self.clock()
-        first = answer.first_at
+        due = sent if due is None else due
+        first, headers = answer.first_at, got.headers
         tokens = answer.frames if answer.output_tokens is None else answer.output_tokens
         is_stream = headers.get("content-type", "").startswith("text/event-stream")
-        has_tokens = answer.output_tokens is not None or (is_stream and answer.is_done)
+        has_tokens = answer.output_tokens is not None or (is_stream and answer.is_whole)
         has_pace = first is not None and has_tokens and tokens > 1
         return Sample(
             arm=arm.name,
@@ -141,8 +155,9 @@ class Asker:
             has_usage=answer.output_tokens is not None,
             input_tokens=answer.input_tokens,
             finish=answer.finish,
-            status=status,
-            error=error or answer.error or (None if answer.is_done else "the answer broke off"),
+            status=got.status,
+            is_second=got.is_second,
+            error=error or answer.error or (None if answer.is_whole else "the answer broke off"),
             text=answer.text,
             thought=answer.thought,
             scenario=headers.get("x-router-scenario", sending.scenario),
@@ -151,6 +166,13 @@ class Asker:
             overhead_ms=_number(headers.get("x-router-overhead-ms")),
             warnings=headers.get("x-router-warnings"),
         )
+
+    async def _send(self, url: str, sending: Sending, answer: Answer, got: _Got) -> None:
+        async with self._client.stream(
+            "POST", url, content=sending.body, headers=dict(sending.headers)
+        ) as reply:
+            got.status, got.headers = reply.status_code, reply.headers
+            await self._read(reply, answer)
 
     async def _read(self, reply: httpx.Response, answer: Answer) -> None:
         if reply.status_code != 200:

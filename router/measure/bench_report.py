@@ -85,6 +85,7 @@ def _asides(arm: Summary) -> Iterator[str]:
     for count, text in (
         (arm.cut, "answers cut at a limit of tokens"),
         (arm.empty, "answers without any text"),
+        (arm.second, "answered when asked again: the server had closed the kept connection"),
         (arm.warned, "replies with warnings of the router"),
     ):
         if count:

@@ -60,7 +60,7 @@ async def closed(
     async def client() -> None:
         for turn in planned:
             if is_primed:
-                await asker.ask(turn.arms[0], turn.prompt, turn=-1, due=asker.clock())
+                await asker.ask(turn.arms[0], turn.prompt, turn=-1)
             for arm in turn.arms:
                 watcher.saw(await asker.ask(arm, turn.prompt, turn=turn.number, due=asker.clock()))
             if watcher.has_enough:
@@ -101,4 +101,4 @@ async def warm_up(asker: Asker, prompts: Sequence[Prompt], arms: Sequence[Arm], 
     """The first requests of each arm, which count for nothing: they open connections."""
     for number in range(count):
         for arm in arms:
-            await asker.ask(arm, prompts[number % len(prompts)], turn=-1, due=asker.clock())
+            await asker.ask(arm, prompts[number % len(prompts)], turn=-1)

@@ -23,10 +23,12 @@ _POINTS = 600
 class _Axis:
     """Values to places along an axis; logarithmic where they differ much."""
 
-    def __init__(self, values: Sequence[float], length: float) -> None:
+    def __init__(self, values: Sequence[float], length: float, *, may_be_log: bool = True) -> None:
         positive = [value for value in values if value > 0]
         self._low, self._high = min(values, default=0.0), max(values, default=1.0)
-        self.is_log = len(positive) == len(values) and self._high > _STRETCH * self._low
+        self.is_log = (
+            may_be_log and len(positive) == len(values) and self._high > _STRETCH * self._low
+        )
         if not self.is_log:
             self._low = min(0.0, self._low)
         if self._high <= self._low:
@@ -85,7 +87,7 @@ def shares(title: str, unit: str, arms: Mapping[str, Sequence[float]]) -> str:
 def over_time(title: str, unit: str, arms: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """Requests as points: (second of the run, value)."""
     points = [point for own in arms.values() for point in own]
-    across = _Axis([at for at, _ in points], _WIDE)
+    across = _Axis([at for at, _ in points], _WIDE, may_be_log=False)
     up = _Axis([value for _, value in points], _HIGH)
     marks = []
     for colour, own in zip(_COLOURS, arms.values(), strict=False):

@@ -53,6 +53,11 @@ class Answer(msgspec.Struct):
         self._said(choice, choice.get("message") or {}, None)
         self.is_done = True
 
+    @property
+    def is_whole(self) -> bool:
+        """Not every server says [DONE]; one that has told why it stopped has said all."""
+        return self.is_done or self.finish is not None
+
     def _said(self, choice: dict[str, Any], delta: dict[str, Any], now: float | None) -> None:
         self.finish = choice.get("finish_reason") or self.finish
         said = delta.get("content") or ""

@@ -51,6 +51,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None  # output, while an answer was being written
     cut: int  # answers that reached a limit of tokens
     empty: int  # answers without any text
+    second: int  # answered when asked again: the kept connection had been closed
     warned: int  # replies with x-router-warnings
     scenarios: Mapping[str, int]  # as the router told, or as decided here
     policies: tuple[str, ...]
@@ -77,6 +78,7 @@ def summary(arm: str, samples: Iterable[Sample]) -> Summary:
         tokens_per_s=_pace(good),
         cut=sum(sample.is_cut for sample in good),
         empty=sum(sample.is_empty for sample in good),
+        second=sum(sample.is_second for sample in good),
         warned=sum(sample.warnings is not None for sample in good),
         scenarios=dict(Counter(s.scenario for s in good if s.scenario).most_common()),
         policies=tuple(sorted({s.policy for s in good if s.policy})),
