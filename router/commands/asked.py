@@ -14,6 +14,10 @@ from router.measure import prompts
 from router.measure.prompts import BadPrompts, Prompt
 
 
+class Usage(Exception):
+    """What is wrong with the flags, or with what they name."""
+
+
 def add(parser: argparse.ArgumentParser, *, count: int) -> None:
     parser.add_argument(
         "--prompts",
