@@ -486,6 +486,20 @@ def test_a_model_judges_in_both_orders_and_is_called_weak(
     assert found["judge"].startswith("A won 0, B won 0, alike 4")
 
 
+def test_a_judge_that_does_not_answer_costs_no_figures(
+    upstream: ScriptedBackend, front: Product, prompts: Path
+) -> None:
+    upstream.set_script([chat_ok(LONG)], rules=[rule(20, chat_ok(SHORT))])
+    sides = ("--a", "long", "--b", "short", "--prompts", prompts, "-n", 2, "--spot", 1)
+    with ScriptedBackend(listen="refuse") as judge:
+        found = compared(
+            *(upstream, front.policy_path, *sides, "--judge", "big", "--judge-url", judge.url)
+        )
+
+    assert found["pairs"] == 2
+    assert found["judge"].startswith("not judged: the judge does not answer")
+
+
 # --- a real model ------------------------------------------------------------------------------
 
 

@@ -98,6 +98,12 @@ def test_bounds_are_held_or_named(gates: Gates, finds: str | None) -> None:
     assert all(finds is not None and finds in text for text in missed)
 
 
+def test_where_nothing_succeeds_no_bound_is_needed_to_fail() -> None:
+    seen = summary.summary("s", [sample("s", 0, error="no")])
+
+    assert summary.missed(seen, [], Gates()) == ["s: no request succeeded"]
+
+
 # --- two arms ----------------------------------------------------------------------------------
 
 

@@ -206,8 +206,11 @@ class _Run:
                 self._seconds = time.perf_counter() - self._ticks
                 self._pick_spot()
             if args.judge:
-                verdicts = await judged.by_model(args, asker, self.spot)
-                self._judge = judging.told(judging.count(verdicts))
+                try:
+                    verdicts = await judged.by_model(args, asker, self.spot)
+                    self._judge = judging.told(judging.count(verdicts))
+                except NoServer as fault:
+                    self._judge = f"not judged: {fault}"
 
     def _pick_spot(self) -> None:
         both = summary.pairs(self.samples, *self._names)

@@ -225,6 +225,8 @@ def missed(own: Summary, saving: Sequence[Saving], gates: Gates) -> list[str]:
     total, first = own.spreads.get("total_ms"), own.spreads.get("ttft_ms")
     if own.requests == 0:
         found.append("no request was made")
+    elif own.succeeded == 0:
+        found.append("no request succeeded")
     if gates.min_success is not None and own.success < gates.min_success:
         low, high = own.success_interval
         found.append(
