@@ -23,6 +23,8 @@ VERBS = {
     "schema": "print the JSON Schema of config, policy or record",
     "status": "ask a running router how it is",
     "reload": "make a running router take its policy and its configuration anew",
+    "bench": "how fast does a server answer, and what does a preset save?",
+    "ab": "what does one preset or policy change against another, on a live model?",
     "drain": "give a backend no new requests, or new ones again",
     "version": "print versions",
 }
