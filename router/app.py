@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from router import census, collector, discovery, trained
+from router import census, collector, discovery, retention, trained
 from router import config as configs
 from router import policy as policies
 from router.affinity import MemoryAffinity
@@ -36,11 +36,12 @@ from router.drains import Drains
 from router.files import signature_of
 from router.fleet import Fleet, Pools, slot_of
 from router.health import Health, Rules
-from router.journal import FileJournal
+from router.journal import BodyJournal, FileJournal
 from router.keeping import ConfigKeeper, PolicyKeeper, Turns, watch
 from router.pipeline import Pipeline
 from router.policy import Policy
 from router.ports import Affinity, Upstream
+from router.retention import Retention
 from router.retrying import Budget
 from router.server.hot import Hub
 from router.server.plain import Plain
@@ -153,12 +154,15 @@ class App:
             spawn=self._spawn,
             labels=labels or {},
         )
+        log_folder = configs.beside(config_path, config.log.dir)
         self.journal = FileJournal(
-            configs.beside(config_path, config.log.dir),
+            log_folder,
             flush_s=config.log.flush_ms / 1e3,
             limit=config.log.queue,
             is_enabled=config.log.enabled,
         )
+        self.bodies = _bodies(config, log_folder)
+        self.retention = _retention(config, log_folder)
         self.pipeline = Pipeline(
             live_of(config, policy, self.fleet.pools),
             self.journal,
@@ -173,6 +177,7 @@ class App:
             queue=config.limits.queue,
             queue_timeout_s=config.limits.queue_timeout_s,
             keepalive_s=config.server.keepalive_s,
+            bodies=self.bodies,
         )
         self.exporter = _exporter(config, place)
         if self.exporter is not None:
@@ -418,7 +423,9 @@ class App:
             await self._pages.stop()
         await self.pipeline.affinity.close()
         self.pipeline.settle()
-        await asyncio.to_thread(self.journal.close)
+        for part in (self.retention, self.bodies, self.journal):
+            if part is not None:
+                await asyncio.to_thread(part.close)
         if self.exporter is not None:
             self.exporter.push(self.census.told())
             await asyncio.to_thread(self.exporter.close)
@@ -458,6 +465,32 @@ def _circuit(health: Health, now: float) -> int:
     if health.opened is None:
         return CLOSED
     return OPEN if health.opened.left(now) else HALF_OPEN
+
+
+def _bodies(config: Config, folder: Path) -> BodyJournal | None:
+    told = config.log
+    if told.bodies == "off" or not told.enabled:
+        return None
+    return BodyJournal(
+        folder,
+        flush_s=told.flush_ms / 1e3,
+        limit=told.queue,
+        text_limit=told.body_limit_kb << 10,
+        share=told.body_share if told.bodies == "sampled" else 1.0,
+    )
+
+
+def _retention(config: Config, folder: Path) -> Retention | None:
+    told = config.log
+    if not told.enabled:
+        return None
+    rules = retention.Rules(
+        keep_days=told.keep_days,
+        keep_mb=told.keep_mb,
+        body_keep_days=told.body_keep_days,
+        is_packing=told.compress,
+    )
+    return Retention(folder, rules)
 
 
 def _rules(config: Config) -> Rules:

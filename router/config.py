@@ -377,6 +377,32 @@ class Log(_Table):
     queue: int = Field(
         default=20_000, ge=100, description="Records that may wait for the disk; more are counted."
     )
+    compress: bool = Field(
+        default=True, description="Pack the file of an hour that is over (gzip)."
+    )
+    keep_days: float = Field(
+        default=30, ge=0, description="Older records are removed; 0: no limit."
+    )
+    keep_mb: float = Field(
+        default=10_240,
+        ge=0,
+        description="Beyond so many MiB of all files, bodies first, the oldest are removed; 0: no "
+        "limit.",
+    )
+    bodies: Literal["off", "sampled", "on"] = Field(
+        default="off",
+        description="Write prompts and answers too, without what redaction finds, in files of "
+        "their own.",
+    )
+    body_share: float = Field(
+        default=0.01, ge=0, le=1, description="Of the requests, chosen by their id, if sampled."
+    )
+    body_limit_kb: int = Field(
+        default=64, ge=1, le=4096, description="Of a prompt, and of an answer; the rest is cut."
+    )
+    body_keep_days: float = Field(
+        default=7, ge=0, description="Older bodies are removed; 0: no limit."
+    )
 
 
 class Telemetry(_Table):

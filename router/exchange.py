@@ -17,6 +17,7 @@ import structlog
 
 from router import account, choosing, dialects, heads, health, parse, refusals, retrying, untouched
 from router.answering import RESCUED, Answering
+from router.body import Spoken
 from router.chat import Endpoint
 from router.errors import (
     BackendError,
@@ -28,8 +29,9 @@ from router.errors import (
     RouterError,
 )
 from router.pipeline import Order, Pipeline
-from router.ports import AnswerListener, Attempt, Lookup, Reply, Tracer
+from router.ports import AnswerListener, Attempt, Bodies, Lookup, Reply, Tracer
 from router.record import Record
+from router.said import Said
 from router.tracing import Journey, Trace
 from router.verdict import Slot, Told, Verdict, check_fits, decide_for, is_virtual
 from router.wire import AnswerHead
@@ -65,6 +67,7 @@ class Exchange:
     session: str | None = None  # by its hash
     affinity = "none"
     moved_because: str | None = None
+    said: Said | None = None  # what the answer says, where that is kept
     _is_named = False  # the client has a name for its session
     _is_fresh = False  # a conversation begins, and is known by its first words alone
     _pool = ""
@@ -87,6 +90,12 @@ class Exchange:
         self.started = pipeline.clock.ticks()
         self.request_id = pipeline.id_for(order.http.fields)
         self.answering = Answering(self)
+        if pipeline.bodies is not None:
+            self._keep_what_is_said(pipeline.bodies)
+
+    def _keep_what_is_said(self, bodies: Bodies) -> None:
+        if self.order.endpoint is not Endpoint.OTHER and bodies.wants(self.request_id):
+            self.said = self.answering.tally.said = Said(bodies.text_limit)
 
     # ------------------------------------------------------------------ deciding
 
@@ -654,6 +663,17 @@ class Exchange:
     def journey(self, record: Record) -> Journey | None:
         """For its spans; None where it is not to be told of."""
         return account.journey(self, record)
+
+    def spoken(self, record: Record, said: Said) -> Spoken:
+        """What the request and its answer said, to be written down beside the record."""
+        return Spoken(
+            ts=record.ts,
+            request_id=self.request_id,
+            endpoint=self.order.endpoint,
+            scenario=record.scenario,
+            raw=self.order.http.body,
+            said=said,
+        )
 
 
 def _brief(value: Any) -> str:

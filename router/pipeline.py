@@ -19,7 +19,7 @@ from router.affinity import MemoryAffinity
 from router.chat import Endpoint
 from router.errors import RouterError
 from router.health import USUAL, Rules
-from router.ports import Affinity, Clock, Journal, Meter, Sessions, Tracer
+from router.ports import Affinity, Bodies, Clock, Journal, Meter, Sessions, Tracer
 from router.record import Record, timestamp
 from router.retrying import Budget
 from router.verdict import Live
@@ -65,12 +65,14 @@ class Pipeline:
         queue_timeout_s: float = 30.0,
         keepalive_s: float = 0.0,
         tracer: Tracer | None = None,
+        bodies: Bodies | None = None,
     ) -> None:
         """`soon` calls a function a little later, when nobody waits for an answer.
 
         `queue` requests may wait for a backend that takes no more just now, each as long as
         `queue_timeout_s`. `keepalive_s`: a stream that was silent for so long is given a sign
-        of life; 0, none. `attempts`: further ones, each at another backend.
+        of life; 0, none. `attempts`: further ones, each at another backend. `bodies`: where what is
+        said is written down, if it is.
         """
         self.tracer = tracer
         self.affinity = affinity if affinity is not None else MemoryAffinity(clock)
@@ -87,6 +89,7 @@ class Pipeline:
         self._ended: list[Exchange] = []
         self.live = live
         self.journal = journal
+        self.bodies = bodies
         self.meter = meter
         self.clock = clock
         self.sessions = sessions
@@ -171,6 +174,8 @@ class Pipeline:
             self.journal.write(record)
             if self.tracer is not None and (journey := exchange.journey(record)) is not None:
                 self.tracer.take(journey)
+            if self.bodies is not None and exchange.said is not None:
+                self.bodies.write(exchange.spoken(record, exchange.said))
         except Exception:
             log.exception("record not made", request_id=exchange.request_id)
         exchange.answering.let_go()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from router.body import Spoken
 from router.config import Backend
 from router.prefix import Turn
 from router.record import Record
@@ -93,6 +94,19 @@ class Journal(Protocol):
     """Where records go. Never blocks and never raises."""
 
     def write(self, record: Record) -> None: ...
+
+
+class Bodies(Protocol):
+    """Where goes what was said. Never blocks and never raises."""
+
+    @property
+    def text_limit(self) -> int:
+        """Bytes of an answer that are kept."""
+
+    def wants(self, request_id: str) -> bool:
+        """Whether this request is one of those that are written down."""
+
+    def write(self, spoken: Spoken) -> None: ...
 
 
 class Meter(Protocol):

@@ -41,7 +41,7 @@ LATE_S = 3 * HOUR_S
 #: a line longer than this is no record
 _LONGEST = 64 << 20
 _READ = 1 << 20
-_NAME = re.compile(r"(requests|bodies)-(\d{8}T\d\d)(?:-(\d{1,4}))?\.jsonl(\.gz)?").fullmatch
+_NAME = re.compile(r"(requests|bodies)-(\d{8}T\d\d)(?:-([1-9]\d{0,3}))?\.jsonl(\.gz)?").fullmatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,25 +104,27 @@ def segments(
     """
     first = hour_of(since) if since is not None else ""
     last = hour_of(until + LATE_S) if until is not None else "~"
-    found: dict[tuple[str, int], dict[bool, Path]] = {}
+    found: dict[tuple[str, int], set[bool]] = {}  # by hour and part: whether packed
     for name in _names(folder):
         match = _NAME(name)
         if match is not None and match[1] == kind and first <= match[2] <= last:
-            key = match[2], int(match[3] or 0)
-            found.setdefault(key, {})[match[4] is not None] = folder / name
+            found.setdefault((match[2], int(match[3] or 0)), set()).add(match[4] is not None)
     listed = []
-    for (hour, part), paths in sorted(found.items()):
-        for is_packed in (False, True):  # the plain one first
-            if is_packed not in paths:
-                continue
-            path = paths[is_packed]
+    for (hour, part), forms in sorted(found.items()):
+        plain = folder / name_of(kind, hour, part)
+        if False in forms:
             try:
-                size = path.stat().st_size
+                size = plain.stat().st_size
             except FileNotFoundError:
-                continue  # packed or removed meanwhile; where packed, the other is there
-            if size or is_packed or len(paths) == 1:
-                listed.append(Segment(kind=kind, hour=hour, part=part, path=path, size=size))
-                break
+                forms.add(True)  # packed meanwhile, or removed
+            else:
+                if size or True not in forms:
+                    listed.append(Segment(kind=kind, hour=hour, part=part, path=plain, size=size))
+                    continue
+        packed = plain.with_name(plain.name + PACKED)
+        with contextlib.suppress(FileNotFoundError):
+            size = packed.stat().st_size
+            listed.append(Segment(kind=kind, hour=hour, part=part, path=packed, size=size))
     return listed
 
 

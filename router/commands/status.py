@@ -55,6 +55,13 @@ def run(args: argparse.Namespace) -> int:
         f"log: {log['written']} written, {log['dropped']} lost"
         + (f" ({log['fault']})" if log["fault"] else "")
     )
+    if bodies := log["bodies"]:
+        print(
+            f"bodies: {bodies['written']} written, {bodies['dropped']} lost"
+            + (f" ({bodies['fault']})" if bodies["fault"] else "")
+        )
+    if log["kept"] and log["kept"]["fault"]:
+        print(f"log folder: cannot be tidied ({log['kept']['fault']})")
     return 0 if status["ready"] else 1
 
 

@@ -33,6 +33,8 @@ from router.verdict import Slot, decide_for
 
 if TYPE_CHECKING:
     from router.app import App
+    from router.journal import BodyJournal
+    from router.retention import Retention
     from router.server.hot import LentTransport, PageProtocol
 
 log = structlog.get_logger(__name__)
@@ -43,6 +45,22 @@ _ENDPOINTS = {
     "completions": Endpoint.COMPLETIONS,
     "responses": Endpoint.RESPONSES,
 }
+
+
+def _counts(bodies: BodyJournal | None) -> dict[str, Any] | None:
+    if bodies is None:
+        return None
+    return {"written": bodies.written, "dropped": bodies.dropped, "fault": bodies.fault}
+
+
+def _kept(retention: Retention | None) -> dict[str, Any] | None:
+    if retention is None:
+        return None
+    return {
+        "packed": retention.packed,
+        "removed": retention.removed,
+        "fault": retention.fault,
+    }
 
 
 def _json(value: Any, status: int = 200, **headers: str) -> web.Response:
@@ -224,6 +242,8 @@ class Pages:
                     "written": counted.counters["log_written_total"][()],
                     "dropped": counted.counters["log_dropped_total"][()],
                     "fault": app.journal.fault,
+                    "bodies": _counts(app.bodies),
+                    "kept": _kept(app.retention),
                 },
             }
         )
