@@ -183,7 +183,13 @@ def _email(data: bytes, start: int, end: int) -> _Spans:
 
 _D = "[0-9０-９]"
 _APART = r"[ \t\x{A0}\x{3000}()（）\x{2010}-\x{2014}－-]{0,3}"
-_NUMBER = rf"[+＋]?[(（]?{_D}(?:{_APART}{_D}){{7,}}(?:{_APART}[XxＸｘ])?"
+#: dates stand first, as what texts are full of; what is too short for a telephone is none
+_DATE = r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?:[ T][0-2][0-9]\b)?"
+_NUMBER = (
+    rf"{_DATE}|(?:[+＋][(（]?{_D}(?:{_APART}{_D}){{7,}}|[(（]?{_D}(?:{_APART}{_D}){{9,}})"
+    rf"(?:{_APART}[XxＸｘ])?"
+)
+_DATE_BYTES = 13
 _UUID = re.compile(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GROUP = re.compile(r"[0-9]+")
 _HALF_WIDTH = {0xFF38: 0x58, 0xFF58: 0x58, 0xFF0B: 0x2B} | {0xFF10 + n: 0x30 + n for n in range(10)}
@@ -216,12 +222,12 @@ class _Run:
     """Digits with nothing but spaces, hyphens and brackets between them."""
 
     def __init__(self, text: str, *, is_free: bool) -> None:
-        half = text.translate(_HALF_WIDTH).upper()
+        half = text if text.isascii() else text.translate(_HALF_WIDTH)
         self.is_free = is_free  # no letter goes on at either side
         self.is_international = half.startswith("+")
         self.groups = [match.span() for match in _GROUP.finditer(half)]
         self.digits = "".join(half[start:end] for start, end in self.groups)
-        self.has_x = half.endswith("X")
+        self.has_x = half[-1] in "Xx"
         self.starts: dict[int, int] = {}  # of the digits: where a group begins → which one
         self.ends: dict[int, int] = {}
         count = 0
@@ -329,6 +335,8 @@ def _passes_luhn(digits: str) -> bool:
 
 
 def _numbers(data: bytes, start: int, end: int) -> _Spans:
+    if end - start <= _DATE_BYTES and data[start + 4 : start + 5] == b"-":
+        return
     if _is_part_of_a_figure(data, start, end):
         return
     text = data[start:end].decode()
