@@ -521,6 +521,20 @@ def policy_path(path: Path, config: Config) -> Path:
     return ours if is_left_open and not found.exists() and ours.exists() else found
 
 
+def log_folder(path: Path, *, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the log is, for those who only read it: they need no secret, nor the rest to be right.
+
+    Beside a file that is not there, the default. Raises FileFault for one that is no TOML.
+    """
+    value = tomlfile.table(tomlfile.read(path), str(path)) if path.exists() else {}
+    for key, given in _from_environment(environ).items():
+        if key == ("log", "dir"):
+            _put(value, key, given)
+    told = value.get("log")
+    name = told.get("dir") if isinstance(told, dict) else None
+    return beside(path, name if isinstance(name, str) else Log().dir)
+
+
 def beside(path: Path, name: str) -> Path:
     """A path from the file, relative to the file's folder."""
     return path.parent.absolute() / name
