@@ -155,9 +155,12 @@ class App:
             labels=labels or {},
         )
         log_folder = configs.beside(config_path, config.log.dir)
+        # Two waits between the end of a request and its line on the disk: one interval in all.
+        flush_s = config.log.flush_ms / 1e3
+        record_pause_s = min(_RECORD_PAUSE_S, flush_s / 2)
         self.journal = FileJournal(
             log_folder,
-            flush_s=config.log.flush_ms / 1e3,
+            flush_s=flush_s - record_pause_s,
             limit=config.log.queue,
             is_enabled=config.log.enabled,
         )
@@ -168,7 +171,7 @@ class App:
             self.journal,
             self.metrics,
             SystemClock(),
-            soon=lambda work: self.loop.call_later(_RECORD_PAUSE_S, work),
+            soon=lambda work: self.loop.call_later(record_pause_s, work),
             sessions=MemorySessions(SystemClock()),
             affinity=_affinity(config),
             rules=_rules(config),
