@@ -53,7 +53,7 @@ class Record(msgspec.Struct, kw_only=True):
     thinking: Annotated[bool | None, Meta(description="null: the backend's default")] = None
     params: Annotated[
         Mapping[str, tuple[Any, Any, str]] | msgspec.Raw,
-        Meta(description="name → [client value, sent value, origin]"),
+        Meta(description="name → [client value, sent value, origin]; texts of clients by length"),
     ] = {}
     warnings: Annotated[tuple[str, ...], Meta(description="as in x-router-warnings")] = ()
     affinity: Annotated[str, Meta(description="hit new moved none")] = "none"

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from router import bridge, decide, dialects, parse, rewrite, splice
+from router import bridge, decide, dialects, params, parse, rewrite, splice
 from router.chat import ChatRequest, Classification, Decision, Endpoint
 from router.classify import Classifier, Recall
 from router.errors import ContextLength, ModelNotFound
@@ -228,8 +228,15 @@ def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
 
 
 def params_line(decision: Decision, sent: Mapping[str, Any]) -> msgspec.Raw:
-    """The record's `params`: what the client said, what was sent, and who decided it."""
+    """The record's `params`: what the client said, what was sent, and who decided it.
+
+    Texts of clients, as stop words and session names, are told by their length.
+    """
     told = {p.name: (p.client, sent.get(p.name), p.origin) for p in decision.params}
+    for name, (client, value, origin) in told.items():
+        if isinstance(client, (str, list, tuple, Mapping)) and not params.is_choice(name):
+            length = f"[{len(msgspec.json.encode(client))} bytes]"
+            told[name] = length, length if value == client else value, origin
     return msgspec.Raw(msgspec.json.encode(told))
 
 
