@@ -1,18 +1,42 @@
 """What an answer said, kept while it is passed on, for the log of bodies.
 
-In: the frames of an answer, as they are counted, or a whole one's bytes. Nothing is joined or
-read here: whoever writes it down does that, away from the streams. Bounded.
+In: the frames of an answer, or a whole one's bytes. Nothing is joined here, nor is a whole read:
+whoever writes it down does that, away from the streams. Bounded.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from router.tally import Frame
+import msgspec
 
 #: kept beyond the limit, so that a secret at the end can be seen as one before it is cut off
 SLACK = 4096
 _THOUGHTS = ("response.reasoning_text.delta", "response.reasoning.delta")
+
+
+class _Part(msgspec.Struct, gc=False):
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: Any = None
+    delta: _Part | None = None
+    text: Any = None
+
+
+class _Frame(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    type: Any = None
+    delta: Any = None  # /v1/responses: the text itself
+    item: Any = None  # likewise: what an event has completed
+    output_index: Any = None
+
+
+_frame = msgspec.json.Decoder(_Frame).decode
 
 
 class Said:
@@ -29,10 +53,14 @@ class Said:
         self.calls: list[Any] = []  # pieces of tool calls, undecoded further
         self.wholes: list[bytes] = []  # documents of answers that were not streamed
 
-    def frame(self, frame: Frame) -> None:
-        """What one frame of a stream says."""
+    def frame(self, data: bytes) -> None:
+        """What one frame of a stream says, if it is one."""
+        try:
+            frame = _frame(data)
+        except (msgspec.DecodeError, RecursionError):
+            return
         for choice in frame.choices or ():
-            part = choice.delta or choice.message
+            part = choice.delta
             if choice.text:
                 self._answer(choice.index, choice.text)
             if part is not None:

@@ -36,7 +36,6 @@ class _Delta(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
-    index: Any = None
     delta: _Delta | None = None
     message: _Delta | None = None
     text: str | None = None
@@ -70,8 +69,6 @@ class Frame(msgspec.Struct, gc=False):
     error: msgspec.Raw = msgspec.Raw(b"null")
     type: str | None = None
     delta: Any = None  # /v1/responses: the text itself
-    item: Any = None  # /v1/responses: what an event has completed
-    output_index: Any = None
     response: _Response | None = None
 
 
@@ -120,7 +117,7 @@ class Tally:
         if (error := bytes(frame.error)) != b"null":
             self.error = refusals.error_text(error)
         if self.said is not None:
-            self.said.frame(frame)
+            self.said.frame(data)
         return frame
 
     def read_whole(self, document: bytes) -> None:

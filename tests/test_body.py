@@ -22,7 +22,7 @@ from router.tally import Tally
 from tests.support.pool import POLICY
 from tests.support.product import Product
 from tests.support.rawclient import exchange, request_bytes
-from tests.support.script import DONE, END, RESET, chat_ok, delta, reply_json, stream_head
+from tests.support.script import CLOSE, DONE, END, chat_ok, delta, reply_json, stream_head
 from tests.support.scripted import ScriptedBackend
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
@@ -68,7 +68,7 @@ RULES = [
     asked("THOUGHTFUL", reply_json(THOUGHTFUL)),
     asked("EVENTS", stream_head(), *map(event, EVENTS), END),
     asked("ITEMS", reply_json({"id": "r", "status": "completed", "output": ITEMS})),
-    asked("BROKEN", stream_head(), delta(content="Half an ans"), RESET),
+    asked("BROKEN", stream_head(), delta(content="Half an ans"), CLOSE),
     asked("REFUSED", reply_json({"error": {"message": "no"}}, status=400)),
     asked("MAIL", chat_ok("Write to boss@example.com or call 13812345678.")),
 ]  # fmt: skip
