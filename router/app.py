@@ -297,6 +297,8 @@ class App:
         self._spawn(self._be_counted())
         if self.exporter is not None:
             self._spawn(self._push(self.exporter))
+        if self.retention is not None:
+            self.retention.start()
         await self.pipeline.affinity.start()
         await self.fleet.start(self._use)
         for sock in sockets:

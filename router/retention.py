@@ -93,14 +93,19 @@ class Retention:
         self._rules = rules
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+
+    def start(self) -> None:
+        """Begin: at once, and then every minute."""
         self._thread.start()
 
     def close(self) -> None:
         """End the thread; what it is at is given up, and done another time."""
         self._stop.set()
-        self._thread.join(timeout=10)
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
 
     def _run(self) -> None:
+        self.tidy(time.time())
         while not self._stop.wait(_LOOK_S):
             self.tidy(time.time())
 

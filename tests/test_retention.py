@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,8 @@ from router.logfile import LogFile
 from router.record import Record
 from router.recordfiles import Segment, hour_of, records, segments
 from router.retention import DAY_S, Retention, Rules, pack, plan, remove
+from tests.support.pool import POLICY
+from tests.support.product import Product
 
 NOW = 1_796_040_000.0  # 2026-11-30T12:00:00Z
 FOREVER = Rules(keep_days=0, keep_mb=0, body_keep_days=0)
@@ -84,10 +85,8 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def keeping(tmp_path: Path) -> Iterator[Retention]:
-    kept = Retention(tmp_path, FOREVER)
-    yield kept
-    kept.close()
+def keeping(tmp_path: Path) -> Retention:
+    return Retention(tmp_path, FOREVER)
 
 
 # --- what to do ---------------------------------------------------------------------------------
@@ -282,7 +281,6 @@ def test_old_files_go_in_both_forms(tmp_path: Path) -> None:
     put(tmp_path, 3000, kind="bodies")
     (tmp_path / "notes.txt").write_text("mine")
     kept.tidy(NOW)
-    kept.close()
 
     assert kept.removed == 1
     assert names(tmp_path) == sorted(
@@ -360,3 +358,25 @@ def test_an_hour_that_is_over_is_let_go_without_a_request(
     journal.close()
 
     assert segments(tmp_path)[0].is_packed
+
+
+def test_a_router_does_it_when_it_starts(tmp_path: Path) -> None:
+    log = tmp_path / "logs"
+    log.mkdir()
+    now = time.time()
+    old = log / f"requests-{hour_of(now - 40 * DAY_S)}.jsonl"
+    last = log / f"requests-{hour_of(now - 5 * 3600)}.jsonl"
+    for path in (old, last):
+        path.write_bytes(schema.line(Record(ts="x", request_id=path.name)))
+    config = {"backends": [{"name": "a", "url": "http://127.0.0.1:9", "model": "m"}]}
+    with Product.start(tmp_path, config, policy=POLICY) as product:
+        pause = threading.Event()
+        for _ in range(1000):
+            kept = product.get("/router/status")["log"]["kept"]
+            if kept["packed"]:
+                break
+            pause.wait(0.01)
+
+    assert kept == {"packed": 1, "removed": 1, "fault": None}
+    assert names(log) == [last.name + ".gz"]
+    assert ids(log) == [last.name]
