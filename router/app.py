@@ -217,6 +217,8 @@ class App:
         self._worker = place.number if place is not None else 0
         self.metrics.follow("log_written_total", lambda: self.journal.written)
         self.metrics.follow("log_dropped_total", lambda: self.journal.dropped)
+        if (bodies := self.bodies) is not None:
+            self.metrics.follow("log_bodies_dropped_total", lambda: bodies.dropped)
         if config.affinity.store == "redis":
             status = self.pipeline.affinity.status
             self.metrics.follow("redis_errors_total", lambda: int(status()["faults"]))

@@ -183,6 +183,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("log_up", "gauge", "0 while the request log cannot be written."),
         Metric("log_written_total", "counter", "Records on disk."),
         Metric("log_dropped_total", "counter", "Records lost to the disk."),
+        Metric("log_bodies_dropped_total", "counter", "Bodies lost, of those to be written."),
         Metric(
             "otlp_dropped_total",
             "counter",

@@ -54,6 +54,7 @@ _FIRST: Mapping[str, Sequence[Labels]] = {
     "policy_reload_total": [("ok",), ("failed",)],
     "log_written_total": [()],
     "log_dropped_total": [()],
+    "log_bodies_dropped_total": [()],
     "worker_restarts_total": [()],
 }
 

@@ -242,6 +242,7 @@ class Pages:
                     "written": counted.counters["log_written_total"][()],
                     "dropped": counted.counters["log_dropped_total"][()],
                     "fault": app.journal.fault,
+                    # of this worker
                     "bodies": _counts(app.bodies),
                     "kept": _kept(app.retention),
                 },
