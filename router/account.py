@@ -93,6 +93,8 @@ def _describe(record: Record, verdict: Verdict, exchange: Exchange) -> None:
     record.prompt_chars = found.chars
     record.stream = request.stream
     record.thinking = decision.thinking
+    if (arm := verdict.plan.arm) is not None:
+        record.experiment, record.arm = arm.experiment, arm.name
     told = exchange.told
     record.params = told.line if told is not None else params_line(decision, {})
     if exchange.classify_us is not None:

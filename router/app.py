@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from router import census, collector, discovery, retention, trained
+from router import census, collector, discovery, retention, trained, trials
 from router import config as configs
 from router import policy as policies
 from router.affinity import MemoryAffinity
@@ -41,6 +41,7 @@ from router.keeping import ConfigKeeper, PolicyKeeper, Turns, watch
 from router.pipeline import Pipeline
 from router.policy import Policy
 from router.ports import Affinity, Upstream
+from router.referee import Referee, out_of
 from router.retention import Retention
 from router.retrying import Budget
 from router.server.hot import Hub
@@ -49,6 +50,7 @@ from router.sessions import MemorySessions
 from router.telemetry import Metrics
 from router.tomlfile import FileFault
 from router.tracing import Tracer
+from router.trialfiles import TrialFiles
 from router.verdict import Live, Slot
 
 if TYPE_CHECKING:
@@ -96,8 +98,16 @@ def learned_from(policy: Policy) -> Learned | None:
     return Learned(weights) if weights is not None else None
 
 
-def live_of(config: Config, policy: Policy, pools: Mapping[str, Sequence[Slot]]) -> Live:
-    """What requests are served by. It learns from the policy's examples, so it may take seconds."""
+def live_of(
+    config: Config,
+    policy: Policy,
+    pools: Mapping[str, Sequence[Slot]],
+    out: Collection[tuple[str, str]] = (),
+) -> Live:
+    """What requests are served by. It learns from the policy's examples, so it may take seconds.
+
+    `out`: (experiment, arm) of those that were stopped.
+    """
     learned = learned_from(policy)
     policy = policies.without_examples(policy)
     return Live(
@@ -105,6 +115,7 @@ def live_of(config: Config, policy: Policy, pools: Mapping[str, Sequence[Slot]])
         classifier=Classifier(policy, learned),
         pools=pools,
         plans={},
+        trials=trials.of(policy, out),
         **_said(config),
     )
 
@@ -158,6 +169,7 @@ class App:
         # Two waits between the end of a request and its line on the disk: one interval in all.
         flush_s = config.log.flush_ms / 1e3
         record_pause_s = min(_RECORD_PAUSE_S, flush_s / 2)
+        trial_files = TrialFiles(trained.folder(), config_path)
         self.journal = FileJournal(
             log_folder,
             flush_s=flush_s - record_pause_s,
@@ -167,7 +179,7 @@ class App:
         self.bodies = _bodies(config, log_folder)
         self.retention = _retention(config, log_folder)
         self.pipeline = Pipeline(
-            live_of(config, policy, self.fleet.pools),
+            live_of(config, policy, self.fleet.pools, out_of(policy, trial_files.out())),
             self.journal,
             self.metrics,
             SystemClock(),
@@ -192,6 +204,8 @@ class App:
                     functools.partial(self.exporter.dropped.__getitem__, signal_name),
                     signal_name,
                 )
+        self.referee = Referee(self.pipeline, self.metrics, trial_files)
+        self.pipeline.observer = self.referee
         one_at_a_time = asyncio.Lock()
         self.config_keeper = ConfigKeeper(
             config_path,
@@ -205,7 +219,12 @@ class App:
             self.policy_path,
             self.pipeline,
             self.metrics,
-            lambda policy: live_of(self.config, policy, self.pipeline.live.pools),
+            lambda policy: live_of(
+                self.config,
+                policy,
+                self.pipeline.live.pools,
+                out_of(policy, trial_files.out()),
+            ),
             Turns(one_at_a_time),
             files=(self.policy_path, *policy.beside),
             taken=taken,
@@ -273,6 +292,11 @@ class App:
             inflight=len(pipeline.active),
             waiting=len(pipeline.waiting),
             sessions=affinity["sessions"],
+            arms={
+                f"{name}/{arm}": (name, arm) in self.referee.stopped()
+                for name, written in pipeline.live.policy.file.experiments.items()
+                for arm in written.arms
+            },
             backends={
                 slot.name: AtBackend(
                     up=slot.health.is_up and slot.health.is_known,
@@ -307,6 +331,7 @@ class App:
             server = await self.loop.create_server(self.hub.connection, sock=sock, backlog=1024)
             self._servers.append(server)
         self._spawn(self._keep_config())
+        self._spawn(self.referee.run())
         if self.config.policy.watch:
             settle_s = self.config.policy.settle_ms / 1e3
             keeper = self.keeper
@@ -430,6 +455,7 @@ class App:
             await self._pages.stop()
         await self.pipeline.affinity.close()
         self.pipeline.settle()
+        await self.referee.close()
         for part in (self.retention, self.bodies, self.journal):
             if part is not None:
                 await asyncio.to_thread(part.close)

@@ -163,6 +163,25 @@ METRICS: Mapping[str, Metric] = {
             "Its breaker: 0 closed, 1 open, 2 half-open.",
             ("backend",),
         ),
+        # --- experiments
+        Metric(
+            "experiment_requests_total",
+            "counter",
+            "Finished requests in an arm.",
+            ("experiment", "arm", "outcome"),
+        ),
+        Metric(
+            "experiment_stops_total",
+            "counter",
+            "Arms stopped by their rails.",
+            ("experiment", "arm", "rail"),
+        ),
+        Metric(
+            "experiment_arm_stopped",
+            "gauge",
+            "1 while its sessions get control.",
+            ("experiment", "arm"),
+        ),
         # --- the router itself
         Metric("policy_info", "gauge", "1 for the policy in force.", ("hash",)),
         Metric("policy_reload_total", "counter", "Policy loads, of each worker.", ("result",)),

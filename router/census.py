@@ -64,6 +64,7 @@ class Report(msgspec.Struct):
     is_config_ok: bool
     is_log_ok: bool
     is_redis_ok: bool | None  # None: sessions are not kept there
+    arms: dict[str, bool] = {}  # experiment/arm → whether it is stopped
 
 
 class Snapshot(msgspec.Struct):
@@ -268,6 +269,10 @@ def gauges_of(reports: Sequence[Report]) -> Mapping[str, dict[Labels, float]]:
         "backend_draining": {(name,): float(seen.draining) for name, seen in backends.items()},
         "backend_inflight": {(name,): seen.inflight for name, seen in backends.items()},
         "circuit_state": {(name,): seen.circuit for name, seen in backends.items()},
+        "experiment_arm_stopped": {
+            tuple(arm.split("/")): float(any(report.arms.get(arm) for report in reports))
+            for arm in dict.fromkeys(arm for report in reports for arm in report.arms)
+        },
         "policy_info": {(report.policy,): 1 for report in reports},
         "policy_last_reload_timestamp_seconds": {
             (): max(report.policy_taken_at for report in reports)

@@ -209,7 +209,12 @@ class Exchange:
         try:
             sessions = self.pipeline.sessions
             self.verdict = decide_for(
-                order.endpoint, order.http.body, order.http.fields, live, sessions.scenario
+                order.endpoint,
+                order.http.body,
+                order.http.fields,
+                live,
+                sessions.scenario,
+                self.request_id,
             )
             session = self.verdict.request.session
             if session is not None and session.is_named:
@@ -605,6 +610,8 @@ class Exchange:
             ours_s = self.sent_at - self.started - self.queued_s
             whole, part = divmod(int(ours_s * 1e6 + 0.5), 1000)
             lines.append(b"x-router-overhead-ms: %d.%03d" % (whole, part))
+        if verdict is not None and verdict.plan.arm is not None:
+            lines.append(verdict.plan.arm.header)
         if self.answering.is_rescued:
             lines.append(RESCUED)
         if self.warnings:

@@ -19,7 +19,7 @@ from router.affinity import MemoryAffinity
 from router.chat import Endpoint
 from router.errors import RouterError
 from router.health import USUAL, Rules
-from router.ports import Affinity, Bodies, Clock, Journal, Meter, Sessions, Tracer
+from router.ports import Affinity, Bodies, Clock, Journal, Meter, Observer, Sessions, Tracer
 from router.record import Record, timestamp
 from router.retrying import Budget
 from router.verdict import Live
@@ -95,6 +95,7 @@ class Pipeline:
         self.sessions = sessions
         self.active: set[Exchange] = set()
         self.is_draining = False
+        self.observer: Observer | None = None  # of what is in an experiment
         self.turn = 0
         self._prefix = os.urandom(6).hex()
         self._numbers = count(1)
@@ -176,6 +177,8 @@ class Pipeline:
                 self.tracer.take(journey)
             if self.bodies is not None and exchange.said is not None:
                 self.bodies.write(exchange.spoken(record, exchange.said))
+            if record.experiment is not None and self.observer is not None:
+                self.observer.observe(record)
         except Exception:
             log.exception("record not made", request_id=exchange.request_id)
         exchange.answering.let_go()

@@ -126,6 +126,13 @@ class Tracer(Protocol):
         """A finished request that is to be told of."""
 
 
+class Observer(Protocol):
+    """What follows the experiments. Never blocks and never raises."""
+
+    def observe(self, record: Record) -> None:
+        """A request that was in an arm is over."""
+
+
 class Clock(Protocol):
     """Seconds: `now` since the epoch, `ticks` monotonic."""
 

@@ -97,9 +97,11 @@ class Sums:
     which may hang together in any way: the variance is then that of clusters.
     """
 
-    __slots__ = ("_clusters", "_sizes2", "_total", "_totals2", "_weighted", "n")
+    __slots__ = ("_clusters", "_remembers", "_sizes2", "_total", "_totals2", "_weighted", "n")
 
-    def __init__(self, values: Iterable[float] = ()) -> None:
+    def __init__(self, values: Iterable[float] = (), *, remembers: int = _CLUSTERS) -> None:
+        """`remembers` so many clusters."""
+        self._remembers = remembers
         self.n = 0
         self._total = 0.0
         self._totals2 = 0.0  # sum over clusters of (their total)^2
@@ -117,13 +119,26 @@ class Sums:
         if cluster is not None:
             size, total = self._clusters.pop(cluster, (0, 0.0))
             self._clusters[cluster] = size + 1, total + value
-            if len(self._clusters) > _CLUSTERS:
+            if len(self._clusters) > self._remembers:
                 del self._clusters[next(iter(self._clusters))]
         self.n += 1
         self._total += value
         self._totals2 += 2 * total * value + value * value
         self._weighted += total + value * (size + 1)
         self._sizes2 += 2 * size + 1
+
+    def told(self) -> tuple[int, float, float, float, float]:
+        """All but the clusters, to be kept or sent; `plus` takes it."""
+        return self.n, self._total, self._totals2, self._weighted, self._sizes2
+
+    def plus(self, told: Sequence[float]) -> None:
+        """Add another's sums. A cluster that both have seen counts as two."""
+        n, total, totals2, weighted, sizes2 = told
+        self.n += int(n)
+        self._total += total
+        self._totals2 += totals2
+        self._weighted += weighted
+        self._sizes2 += sizes2
 
     @property
     def mean(self) -> float:

@@ -19,7 +19,7 @@ import orjson
 import structlog
 from aiohttp import web
 
-from router import __version__, policycheck, tomlfile
+from router import __version__, heads, policycheck, tomlfile
 from router import policy as policies
 from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
@@ -108,6 +108,9 @@ class Pages:
         get("/router/status", self._status)
         get("/router/policy", self._policy)
         post("/router/explain", self._explain)
+        get("/router/experiments", self._experiments)
+        post("/router/experiments/{name}/stop", self._stop_arm)
+        post("/router/experiments/{name}/start", self._start_arm)
         post("/router/policy/validate", self._validate)
         post("/router/policy/reload", self._reload)
         post("/router/backends/{name}/drain", self._drain)
@@ -237,6 +240,7 @@ class Pages:
                 "affinity": app.pipeline.affinity.status(),
                 # of this worker; null: nothing is sent
                 "telemetry": app.exporter.status() if app.exporter is not None else None,
+                "experiments": await app.referee.status(),
                 "log": {
                     "dir": app.config.log.dir,
                     "written": counted.counters["log_written_total"][()],
@@ -329,6 +333,44 @@ class Pages:
             }
         )
 
+    async def _experiments(self, request: web.Request) -> web.Response:
+        return _json(await self._experiments_told(None))
+
+    async def _experiments_told(self, fault: str | None) -> dict[str, Any]:
+        referee = self._app.referee
+        return {
+            "experiments": await referee.status(),
+            "policy": self._app.pipeline.live.policy.hash,
+            "file": str(self._app.policy_path),
+            # Others look the same up in a folder that all share.
+            "warning": (fault := fault or referee.fault)
+            and f"other workers cannot be told: {fault}",
+        }
+
+    async def _stop_arm(self, request: web.Request) -> web.Response:
+        return await self._change_arm(request, self._app.referee.stop)
+
+    async def _start_arm(self, request: web.Request) -> web.Response:
+        return await self._change_arm(request, self._app.referee.start)
+
+    async def _change_arm(
+        self, request: web.Request, change: Callable[[str, str | None], Awaitable[str | None]]
+    ) -> web.Response:
+        """Of an experiment: the arm that `?arm=` names, or all but control."""
+        name, arm = request.match_info["name"], request.query.get("arm")
+        try:
+            fault = await change(name, arm)
+        except KeyError:
+            there = self._app.pipeline.live.policy.file.experiments
+            if name not in there:
+                exist = ", ".join(there) or "none"
+                raise NotFound(f"There is no experiment {name!r}. There are: {exist}.") from None
+            arms = ", ".join(one for one in there[name].arms if one != there[name].control)
+            raise NotFound(
+                f"{name} has no arm {arm!r} beside control. There are: {arms}."
+            ) from None
+        return _json(await self._experiments_told(fault))
+
     async def _explain(self, request: web.Request) -> web.Response:
         name = request.query.get("endpoint", "chat.completions")
         endpoint = _ENDPOINTS.get(name)
@@ -338,7 +380,8 @@ class Pages:
         headers = {
             name.lower(): value for name, value in request.raw_headers
         }  # as the serving path sees them
-        verdict = decide_for(endpoint, await request.read(), headers, live)
+        request_id = heads.given_id(headers) or ""
+        verdict = decide_for(endpoint, await request.read(), headers, live, request_id=request_id)
         return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ())))
 
     async def _dashboard(self, request: web.Request) -> web.Response:
