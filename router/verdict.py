@@ -191,7 +191,7 @@ def decide_for(
         if arm is not None:
             policy, plans = arm.policy, arm.plans
     if found.scenario in policy.personal or not parse.is_small(request.signature):
-        return Verdict(request, found, _plan(request, found, policy, arm))
+        return Verdict(request, found, plan_for(request, found, policy, arm))
     key = (
         endpoint,
         found.scenario,
@@ -206,7 +206,7 @@ def decide_for(
     if plan is None:
         if len(plans) >= _PLANS:
             plans.clear()
-        plan = plans[key] = _plan(request, found, policy, arm)
+        plan = plans[key] = plan_for(request, found, policy, arm)
     return Verdict(request, found, plan)
 
 
@@ -225,9 +225,10 @@ def arm_of(
     return trial.arm(unit) if unit else None
 
 
-def _plan(
+def plan_for(
     request: ChatRequest, found: Classification, policy: Policy, arm: ArmInForce | None
 ) -> Plan:
+    """What is decided, made anew; `decide_for` remembers it."""
     decision = decide.preset(request, found, policy)
     actions = tuple(
         (decision.scenario, param.name.partition(".")[0], param.origin)

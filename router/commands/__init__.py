@@ -22,6 +22,7 @@ VERBS = {
     "doctor": "what does this backend honour, and what of the policy is lost on it?",
     "logs": "look at the request log: filter, follow, sum up",
     "experiment": "how do presets tried side by side stand? stop, start, keep the winner",
+    "replay": "what would another policy have made of the last requests? (no network needed)",
     "schema": "print the JSON Schema of config, policy, record or body",
     "status": "ask a running router how it is",
     "reload": "make a running router take its policy and its configuration anew",
