@@ -15,67 +15,29 @@ import pytest
 
 from tests.support.product import Product
 from tests.support.rawclient import RawConnection, RawReply, exchange, request_bytes
-from tests.support.script import Step, chat_ok, pause, reply_json
+from tests.support.script import chat_ok, reply_json
 from tests.support.scripted import ScriptedBackend
+from tests.support.trying import (
+    ANSWER_MS,
+    POLICY,
+    SAME,
+    SLOW,
+    SLOWER_MS,
+    answering,
+    arms,
+    ask,
+    paced_backend,
+    question,
+    start,
+)
 
-CHAT = "/v1/chat/completions"
-#: what the arms send, by which the backend knows them
-SLOW, SAME = 0.77, 0.55
-ANSWER_MS, SLOWER_MS = 40, 44
-_CLIENTS = 8
-POLICY = f"""\
-schema = 1
-default_scenario = "chat"
-[scenarios.chat]
-preset.thinking = false
-[scenarios.faq]
-match.keywords = ["refund"]
-[experiments.pace]
-scenarios = ["chat"]
-[experiments.pace.guard]
-total_ratio = 1.01
-[experiments.pace.arms.control]
-[experiments.pace.arms.slow]
-preset.temperature = {SLOW}
-[experiments.pace.arms.same]
-preset.temperature = {SAME}
-"""
-
-
-def answering(slow: Step | None = None) -> list[dict[str, Any]]:
-    steps = [pause(SLOWER_MS), chat_ok("The Danube.")] if slow is None else [slow]
-    return [{"when": {"body_eq": {"temperature": SLOW}}, "steps": steps}]
+CLIENTS = 8
 
 
 @pytest.fixture
 def backend() -> Iterator[ScriptedBackend]:
-    with ScriptedBackend([pause(ANSWER_MS), chat_ok("The Danube.")], rules=answering()) as running:
+    with paced_backend() as running:
         yield running
-
-
-def start(
-    folder: Path, backend: ScriptedBackend, policy: str = POLICY, *, workers: int = 1, **tables: Any
-) -> Product:
-    one = {"name": "one", "url": backend.url, "model": "qwen3-0.6b"}
-    config = {"backends": [one], "log": {"flush_ms": 10}, "server": {"workers": workers}, **tables}
-    env = {"SCENARIO_ROUTER_CACHE": str(folder / "cache")}
-    return Product.start(folder, config, policy=policy, env=env)
-
-
-def question(session: str, text: str = "Name a river.", **headers: str) -> bytes:
-    body = {"model": "auto", "messages": [{"role": "user", "content": text}]}
-    return request_bytes("POST", CHAT, {"x-session-id": session, **headers}, body)
-
-
-def ask(product: Product, session: str, text: str = "Name a river.", **headers: str) -> RawReply:
-    reply = exchange(product.port, question(session, text, **headers))
-    assert reply.status == 200, reply.text
-    return reply
-
-
-def arms(product: Product) -> dict[str, dict[str, Any]]:
-    [experiment] = product.get("/router/experiments")["experiments"]
-    return {arm["arm"]: arm for arm in experiment["arms"]}
 
 
 def post(product: Product, path: str) -> RawReply:
@@ -105,8 +67,8 @@ def traffic_until(product: Product, is_over: Callable[[], bool], within_s: float
                 asked += 1
         return asked
 
-    with ThreadPoolExecutor(_CLIENTS) as pool:
-        clients = [pool.submit(client, name) for name in range(_CLIENTS)]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(client, name) for name in range(CLIENTS)]
         try:
             while not is_over():
                 assert time.monotonic() < deadline, arms(product)
