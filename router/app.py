@@ -47,6 +47,7 @@ from router.retrying import Budget
 from router.server.hot import Hub
 from router.server.plain import Plain
 from router.sessions import MemorySessions
+from router.shadow import Shadows
 from router.telemetry import Metrics
 from router.tomlfile import FileFault
 from router.tracing import Tracer
@@ -206,6 +207,8 @@ class App:
                 )
         self.referee = Referee(self.pipeline, self.metrics, trial_files)
         self.pipeline.observer = self.referee
+        if config.server.workers == 1:  # of others' requests a worker knows nothing
+            self.pipeline.repeater = Shadows(self.pipeline, self.referee.pair)
         one_at_a_time = asyncio.Lock()
         self.config_keeper = ConfigKeeper(
             config_path,
@@ -442,6 +445,8 @@ class App:
             self.hub.close_idle()
         for exchange in list(self.pipeline.active):
             exchange.end_now()
+        if self.pipeline.repeater is not None:
+            self.pipeline.repeater.give_way()
         await asyncio.sleep(0)
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ from router.measure.statistics import (
     Sums,
     Verdict,
     difference,
+    paired_ratio,
     proportion_difference,
     ratio_of_means,
     unpaired_ratio,
@@ -32,7 +33,7 @@ _ANSWERING = frozenset({"chat.completions", "completions", "responses"})
 #: what is summed up of each request: shares, logarithms of milliseconds, tokens
 _SHARES = ("error", "empty", "truncated")
 _LOGS = ("ttft", "total")
-_QUANTITIES = (*_SHARES, *_LOGS, "output_tokens")
+_QUANTITIES = (*_SHARES, *_LOGS, "output_tokens", "pair")
 #: rail → quantity
 _RAILS = {
     "error_rate": "error",
@@ -75,6 +76,10 @@ class ArmSums:
         for name, took_ms in (("ttft", record.ttft_ms), ("total", record.total_ms)):
             if took_ms is not None and took_ms > queue_ms:
                 self.sums[name].add(math.log(took_ms - queue_ms), session)
+
+    def pair(self, ratio: float, session: str | None) -> None:
+        """A request that was asked in this arm and in control: tokens through tokens."""
+        self.sums["pair"].add(math.log(ratio), session)
 
     def told(self) -> dict[str, Any]:
         """As JSON has it; `plus` takes it."""
@@ -200,19 +205,26 @@ def told(
             "output_tokens": _rounded(sums.middle("output_tokens")),
             "effect": None,
             "verdict": None,
+            "shadow": None,
         }
         if not row["control"]:
             found, known = verdict(written, control, sums)
-            ends = (found.low, found.high) if math.isfinite(found.high) else (None, None)
-            row["effect"] = {
-                "goal": written.goal,
-                "ratio": _rounded(found.value),
-                "low": _rounded(ends[0]),
-                "high": _rounded(ends[1]),
-            }
+            row["effect"] = {"goal": written.goal, **_interval(found)}
             row["verdict"] = str(known)
+            if (pairs := sums.sums["pair"]).n:
+                found = paired_ratio(pairs, alpha=1 - written.guard.confidence)
+                row["shadow"] = {"goal": "output_tokens", "pairs": pairs.n, **_interval(found)}
         rows.append(row)
     return rows
+
+
+def _interval(found: Effect) -> dict[str, float | None]:
+    ends = (found.low, found.high) if math.isfinite(found.high) else (None, None)
+    return {
+        "ratio": _rounded(found.value),
+        "low": _rounded(ends[0]),
+        "high": _rounded(ends[1]),
+    }
 
 
 def _rounded(value: float | None) -> float | None:

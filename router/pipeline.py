@@ -19,7 +19,17 @@ from router.affinity import MemoryAffinity
 from router.chat import Endpoint
 from router.errors import RouterError
 from router.health import USUAL, Rules
-from router.ports import Affinity, Bodies, Clock, Journal, Meter, Observer, Sessions, Tracer
+from router.ports import (
+    Affinity,
+    Bodies,
+    Clock,
+    Journal,
+    Meter,
+    Observer,
+    Repeater,
+    Sessions,
+    Tracer,
+)
 from router.record import Record, timestamp
 from router.retrying import Budget
 from router.verdict import Live
@@ -96,6 +106,7 @@ class Pipeline:
         self.active: set[Exchange] = set()
         self.is_draining = False
         self.observer: Observer | None = None  # of what is in an experiment
+        self.repeater: Repeater | None = None  # of some of that
         self.turn = 0
         self._prefix = os.urandom(6).hex()
         self._numbers = count(1)
@@ -155,6 +166,8 @@ class Pipeline:
             for exchange, since in list(self.waiting.items()):
                 if now - since > self._queue_timeout_s:
                     exchange.give_up_waiting()
+        if self.repeater is not None:
+            self.repeater.look()
         if self._keepalive_s:
             for exchange in tuple(self.active):
                 try:
@@ -177,8 +190,11 @@ class Pipeline:
                 self.tracer.take(journey)
             if self.bodies is not None and exchange.said is not None:
                 self.bodies.write(exchange.spoken(record, exchange.said))
-            if record.experiment is not None and self.observer is not None:
-                self.observer.observe(record)
+            if record.experiment is not None:
+                if self.observer is not None:
+                    self.observer.observe(record)
+                if self.repeater is not None:
+                    self.repeater.consider(exchange, record)
         except Exception:
             log.exception("record not made", request_id=exchange.request_id)
         exchange.answering.let_go()

@@ -133,6 +133,19 @@ class Observer(Protocol):
         """A request that was in an arm is over."""
 
 
+class Repeater(Protocol):
+    """What asks finished requests once more in another arm. Never blocks and never raises."""
+
+    def consider(self, exchange: Any, record: Record) -> None:
+        """A request that was in an arm is over, and still knows what it was."""
+
+    def look(self) -> None:
+        """Time has passed."""
+
+    def give_way(self) -> None:
+        """Something real comes."""
+
+
 class Clock(Protocol):
     """Seconds: `now` since the epoch, `ticks` monotonic."""
 

@@ -49,6 +49,9 @@ class Record(msgspec.Struct, kw_only=True):
     policy: Annotated[str | None, Meta(description="12 hex digits of the policy's hash")] = None
     experiment: Annotated[str | None, Meta(description="experiment in force")] = None
     arm: Annotated[str | None, Meta(description="its arm")] = None
+    shadow: Annotated[
+        bool, Meta(description="a finished request repeated in another arm: counts for nothing")
+    ] = False
     stream: Annotated[bool, Meta(description="the client asked for a stream")] = False
     thinking: Annotated[bool | None, Meta(description="null: the backend's default")] = None
     params: Annotated[

@@ -80,6 +80,13 @@ class Referee:
             arms[record.arm].add(record)
             self._is_dirty = True
 
+    def pair(self, experiment: str, arm: str, ratio: float, session: str | None) -> None:
+        """A request was asked in both: the tokens of this arm's answer through control's."""
+        arms = self._own.get(self._keys.get(experiment, ""))
+        if arms is not None and arm in arms:
+            arms[arm].pair(ratio, session)
+            self._is_dirty = True
+
     async def run(self) -> None:
         """Look around, twice a second, as long as there are experiments."""
         while True:

@@ -263,6 +263,8 @@ def _arm(arm: Mapping[str, Any]) -> str:
             f"; {arm['verdict']}: {found['goal']} {_percent(found['ratio'])} "
             f"({_percent(found['low'])} to {_percent(found['high'])})"
         )
+    if (shadow := arm["shadow"]) is not None:
+        line += f"; {shadow['pairs']} repeated: {shadow['goal']} {_percent(shadow['ratio'])}"
     if arm["stopped"] is not None:
         line += f"; STOPPED: {arm['stopped'].get('because', 'reason unknown')}"
     return line

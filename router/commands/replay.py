@@ -110,7 +110,9 @@ def last_records(folder: Path, since: float | None, limit: int) -> tuple[list[Re
     skipped = recordfiles.Skipped()
     found = recordfiles.records(recordfiles.segments(folder, since), skipped)
     first = "" if since is None else timestamp(since)
-    last = deque((record for record in found if record.ts >= first), maxlen=limit)
+    last = deque(
+        (record for record in found if record.ts >= first and not record.shadow), maxlen=limit
+    )
     return sorted(last, key=lambda record: record.ts), skipped.total
 
 

@@ -47,7 +47,12 @@ def start(
     folder: Path, backend: ScriptedBackend, policy: str = POLICY, *, workers: int = 1, **tables: Any
 ) -> Product:
     one = {"name": "one", "url": backend.url, "model": "qwen3-0.6b"}
-    config = {"backends": [one], "log": {"flush_ms": 10}, "server": {"workers": workers}, **tables}
+    config: dict[str, Any] = {
+        "backends": [one],
+        "log": {"flush_ms": 10},
+        "server": {"workers": workers},
+        **tables,
+    }
     env = {"SCENARIO_ROUTER_CACHE": str(folder / "cache")}
     return Product.start(folder, config, policy=policy, env=env)
 
@@ -66,3 +71,14 @@ def ask(product: Product, session: str, text: str = "Name a river.", **headers: 
 def arms(product: Product) -> dict[str, dict[str, Any]]:
     [experiment] = product.get("/router/experiments")["experiments"]
     return {arm["arm"]: arm for arm in experiment["arms"]}
+
+
+def session_in(product: Product, arm: str) -> str:
+    """A session that would be in this arm; nothing is asked of the backend."""
+    body = {"messages": [{"role": "user", "content": "Name a river."}]}
+    for number in range(1000):
+        headers = {"x-session-id": f"in-{number}"}
+        raw = request_bytes("POST", "/router/explain", headers, body)
+        if exchange(product.port, raw).json()["experiment"]["arm"] == arm:
+            return f"in-{number}"
+    raise AssertionError(f"nobody is in {arm}")
