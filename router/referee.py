@@ -218,6 +218,8 @@ class Referee:
 
     async def status(self) -> list[dict[str, Any]]:
         """Every experiment of the policy in force, as it stands."""
+        if not self._pipeline.live.policy.file.experiments:
+            return []
         self._pipeline.settle()
         await self.look()
         found = []

@@ -4,7 +4,7 @@ A folder for each configuration file, beside the drained backends':
 
     out/<experiment>.<arm>.<digest>       an arm that was stopped: since when, and why
     begun/<experiment>.<digest>           when what is counted began, where that was put back
-    sums/<pid>-<start>.json               what one worker has counted; it alone writes it
+    sums/<pid>-<host>-<start>.json        what one worker has counted; it alone writes it
 
 Files are written whole, so there is no lock. The folder outlives the router, and a worker that
 starts takes over what one that is gone has counted.
@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,7 +34,9 @@ class TrialFiles:
         key = hashlib.sha256(str(config_path.absolute()).encode()).hexdigest()[:16]
         self.folder = kept_in / f"experiments-{key}"
         self._lost: dict[Out, dict[str, Any]] = {}  # not written down: known to this worker alone
-        self._own = f"{os.getpid()}-{time.time_ns()}.json"
+        # Containers may share the folder, and each has a worker of the same number.
+        self._host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+        self._own = f"{os.getpid()}-{self._host}-{time.time_ns()}.json"
 
     # ------------------------------------------------------------------ arms that are out
 
@@ -89,7 +92,10 @@ class TrialFiles:
         """Take over what workers that are gone have counted. Nobody else gets it then."""
         found = []
         for path in _files(self.folder / "sums"):
-            if path.name == self._own or _is_alive(path.name.partition("-")[0]):
+            if path.name.count("-") != 2:
+                continue
+            pid, host = path.name.split("-")[:2]
+            if path.name == self._own or host != self._host or _is_alive(pid):
                 continue
             mine = path.with_name(f".{path.name}.{os.getpid()}")
             with contextlib.suppress(OSError):  # another one was quicker

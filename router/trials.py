@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from hashlib import blake2b
-from math import log
+from math import inf, log
 from typing import Any
 
 import msgspec
@@ -127,7 +128,11 @@ def _trial(name: str, written: Experiment, policy: Policy) -> Trial:
         control=written.control,
         key=_key(name, written.salt),
         limit=round(written.share * 2**32),
-        owners=tuple(_owners(name, written)),
+        owners=_owners(
+            name,
+            written.salt,
+            tuple((arm, told.weight) for arm, told in written.arms.items() if told.weight),
+        ),
         places=(),
     )
 
@@ -147,19 +152,18 @@ def basis(written: Experiment, policy: Policy) -> str:
     return blake2b(told, digest_size=6).hexdigest()
 
 
-def _owners(name: str, written: Experiment) -> list[str]:
+@lru_cache(maxsize=16)  # tens of milliseconds, and most reloads change something else
+def _owners(name: str, salt: str, weights: tuple[tuple[str, float], ...]) -> tuple[str, ...]:
     """The arm that has each place: the one whose lot, at its weight, is the best."""
-    best = [float("inf")] * PLACES
-    owners = [written.control] * PLACES
-    for arm, told in written.arms.items():
-        if told.weight == 0:
-            continue
-        key = _key(f"{name}\0{arm}", written.salt)
+    best = [inf] * PLACES
+    owners = [""] * PLACES
+    for arm, weight in weights:
+        key = _key(f"{name}\0{arm}", salt)
         for block in range(PLACES // _PER_HASH):
             digest = blake2b(block.to_bytes(4, "little"), key=key).digest()
             for at, number in enumerate(_numbers(digest), start=block * _PER_HASH):
                 # Exponential lots: the smallest is each arm's as often as its weight says.
-                lot = -log((number + 1) / 2**64) / told.weight
+                lot = -log((number + 1) / 2**64) / weight
                 if lot < best[at]:
                     best[at], owners[at] = lot, arm
-    return owners
+    return tuple(owners)

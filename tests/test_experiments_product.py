@@ -31,7 +31,7 @@ from tests.support.trying import (
     start,
 )
 
-CLIENTS = 8
+CLIENTS = 6
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def await_fact(fact: Callable[[], Any], within_s: float = 10.0) -> Any:
     return found
 
 
-def traffic_until(product: Product, is_over: Callable[[], bool], within_s: float = 45.0) -> int:
+def traffic_until(product: Product, is_over: Callable[[], bool], within_s: float = 60.0) -> int:
     """Requests of a session each, some at a time, until something is so; how many it took."""
     numbers, deadline = count(), time.monotonic() + within_s
     stop = False
@@ -72,7 +72,7 @@ def traffic_until(product: Product, is_over: Callable[[], bool], within_s: float
         try:
             while not is_over():
                 assert time.monotonic() < deadline, arms(product)
-                time.sleep(0.1)
+                time.sleep(0.25)
         finally:
             stop = True
         return sum(one.result() for one in clients)
@@ -138,9 +138,9 @@ def test_an_arm_that_is_a_tenth_slower_is_found_and_stopped_by_its_rail_for_good
         assert "total is" in found["slow"]["stopped"]["because"]
         effect = found["slow"]["effect"]
         assert effect["low"] > 1.01
-        planted = SLOWER_MS / ANSWER_MS
-        assert effect["low"] < planted + 0.02, "the planted ratio is below the whole interval"
-        assert effect["high"] > 1.05
+        # What the machine adds to either answer only makes the ratio smaller.
+        assert effect["low"] < SLOWER_MS / ANSWER_MS
+        assert effect["ratio"] > 1.01
         # Both workers hear of it, whichever found out.
         await_fact(
             lambda: (

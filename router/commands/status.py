@@ -50,6 +50,10 @@ def run(args: argparse.Namespace) -> int:
         if backend["warm_up"]:
             cold, warm = backend["warm_up"]["cold"], backend["warm_up"]["warm"]
             print(f"  warmed up: first token after {cold:.0f} ms cold, {warm:.0f} ms warm")
+    for experiment in status["experiments"]:
+        gone = [arm["arm"] for arm in experiment["arms"] if arm["state"] == "stopped"]
+        told = f", stopped: {', '.join(gone)}" if gone else ""
+        print(f"experiment {experiment['experiment']}: {experiment['state']}{told}")
     log = status["log"]
     print(
         f"log: {log['written']} written, {log['dropped']} lost"

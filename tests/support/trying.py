@@ -13,7 +13,7 @@ from tests.support.scripted import ScriptedBackend
 CHAT = "/v1/chat/completions"
 #: what the arms send, by which the backend knows them
 SLOW, SAME = 0.77, 0.55
-ANSWER_MS, SLOWER_MS = 40, 44
+ANSWER_MS, SLOWER_MS = 100, 110
 POLICY = f"""\
 schema = 1
 default_scenario = "chat"
@@ -29,6 +29,7 @@ total_ratio = 1.01
 [experiments.pace.arms.slow]
 preset.temperature = {SLOW}
 [experiments.pace.arms.same]
+weight = 0.5
 preset.temperature = {SAME}
 """
 
