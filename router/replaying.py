@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from router import dialects, parse, verdict
+from router.body import Body, Message
 from router.chat import ChatRequest, Classification, Endpoint, Session
 from router.errors import RouterError
 from router.params import PARAMS
@@ -34,23 +35,6 @@ _GUARDED: Mapping[str, dict[str, Any]] = {
     "guard: logprobs": {"logprobs": True},
 }
 _ABSENT = "?"
-
-
-class Line(msgspec.Struct):
-    """One message of a prompt that was kept."""
-
-    role: str = "user"
-    text: str = ""
-    parts: tuple[str, ...] = ()  # what is no text
-
-
-class Said(msgspec.Struct):
-    """What a request said, as far as it was kept."""
-
-    request_id: str = ""
-    prompt: tuple[Line, ...] = ()
-    cut: bool = False
-    redacted: dict[str, int] = {}
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +107,7 @@ def said(value: Any) -> str:
 
 
 def replay(
-    records: Iterable[Record], kept: Mapping[str, Said], before: Live, after: Live
+    records: Iterable[Record], kept: Mapping[str, Body], before: Live, after: Live
 ) -> Replay:
     """The records, oldest first, under both policies. `kept` is by the request's id."""
     rows, passed_over, same, checked = [], 0, 0, 0
@@ -228,7 +212,7 @@ def _recorded(record: Record, policy: Policy) -> Classification:
 # --- a request, put together again --------------------------------------------------------------
 
 
-def _request(record: Record, kept: Said | None) -> tuple[ChatRequest | None, tuple[str, ...]]:
+def _request(record: Record, kept: Body | None) -> tuple[ChatRequest | None, tuple[str, ...]]:
     """The request as far as the log tells it, and what that leaves open."""
     endpoint = _ENDPOINTS[record.endpoint]
     notes = []
@@ -272,7 +256,7 @@ def _request(record: Record, kept: Said | None) -> tuple[ChatRequest | None, tup
     )
 
 
-def _message(line: Line) -> dict[str, Any]:
+def _message(line: Message) -> dict[str, Any]:
     images = [part for part in line.parts if "image" in part]
     if not images:
         return {"role": line.role or "user", "content": line.text}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from router import forecast, replaying
 from router.commands import offline
-from router.commands.replay import last_records
+from router.commands.replay import kept_of, last_records
 from router.record import Record
-from router.replaying import Replay, Said
+from router.replaying import Replay
 from router.verdict import Live
 from tests.support.product import ROOT, Product
 from tests.support.rawclient import exchange, request_bytes
@@ -69,13 +69,13 @@ class Log:
         self.config = folder / "config.toml"
 
     def keep_bodies(self) -> None:
-        hour = time.strftime("%Y%m%dT%H", time.gmtime())
-        lines = [
-            {"schema": 1, "request_id": name, "prompt": [{"role": "user", "text": text}]}
-            for name, (text, _, _) in ASKED.items()
-        ]
-        path = self.folder / "logs" / f"bodies-{hour}.jsonl"
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        """As if the router had kept prompts."""
+        for path in (self.folder / "kept").iterdir():
+            shutil.copy(path, self.folder / "logs" / path.name)
+
+    def forget_bodies(self) -> None:
+        for path in (self.folder / "logs").glob("bodies-*"):
+            path.unlink()
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -104,7 +104,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     folder = tmp_path_factory.mktemp("replayed")
     with ScriptedBackend([chat_ok("It is on its way to you.")]) as backend:
         one = {"name": "one", "url": backend.url, "model": "qwen3-0.6b", "dialect": "vllm"}
-        config = {"backends": [one], "log": {"flush_ms": 10, "dir": str(folder / "logs")}}
+        config = {"backends": [one], "log": {"flush_ms": 10, "bodies": "on"}}
         with Product.start(folder, config, policy=POLICY) as product:
             for name, (text, members, headers) in ASKED.items():
                 body = {"model": "auto", "messages": [{"role": "user", "content": text}]}
@@ -114,6 +114,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
                 assert reply.status == 200, reply.text
             product.wait_records(len(ASKED))
         sent = {str(seen.header("x-request-id")): seen.body for seen in backend.requests}
+    (folder / "kept").mkdir()
+    for path in (folder / "logs").glob("bodies-*"):
+        path.rename(folder / "kept" / path.name)
     return Log(folder, sent)
 
 
@@ -121,8 +124,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
 def with_bodies(log: Log) -> Iterator[Log]:
     log.keep_bodies()
     yield log
-    for path in (log.folder / "logs").glob("bodies-*"):
-        path.unlink()
+    log.forget_bodies()
 
 
 def differing(told: Mapping[str, Any]) -> set[str]:
@@ -140,8 +142,7 @@ def test_the_same_policy_makes_no_difference_with_prompts_or_without(log: Log) -
         assert told["reproduced"] == {"as_recorded": len(ASKED), "of": len(ASKED)}
         assert all(f["tokens_change"] == [0, 0, 0] for f in told["forecasts"])
     assert told["by_body"] == len(ASKED)
-    for path in (log.folder / "logs").glob("bodies-*"):
-        path.unlink()
+    log.forget_bodies()
 
 
 def test_a_known_edit_gives_exactly_the_known_rows(with_bodies: Log) -> None:
@@ -186,16 +187,14 @@ def test_the_limit_and_the_time_choose_the_last_requests(log: Log) -> None:
 
 
 def replayed(log: Log, text: str) -> Replay:
-    records, _ = last_records(log.folder / "logs", None, 1000)
-    kept = {
-        name: Said(request_id=name, prompt=(replaying.Line("user", asked[0]),))
-        for name, asked in ASKED.items()
-    }
+    folder = log.folder / "logs"
+    records, _ = last_records(folder, None, 1000)
+    kept = kept_of(folder, records)
     return replaying.replay(records, kept, log.live(POLICY), log.live(text))
 
 
-def test_its_bytes_are_those_that_were_served_and_that_explain_tells(log: Log) -> None:
-    found = replayed(log, EDITED)
+def test_its_bytes_are_those_that_were_served_and_that_explain_tells(with_bodies: Log) -> None:
+    log, found = with_bodies, replayed(with_bodies, EDITED)
 
     for row in found.rows:
         name = row.record.request_id

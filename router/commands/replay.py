@@ -22,18 +22,19 @@ import msgspec
 
 from router import config as configs
 from router import forecast, recordfiles, replaying
+from router.body import Body
 from router.commands import offline, options
 from router.forecast import Forecast
 from router.measure.statistics import Sums, paired_ratio
 from router.record import Record, timestamp
-from router.replaying import Replay, Row, Said
+from router.replaying import Replay, Row
 from router.tomlfile import FileFault
 from router.verdict import Live
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _SHOWN = 10
 _SEED = 1
-_body = msgspec.json.Decoder(Said).decode
+_body = msgspec.json.Decoder(Body).decode
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     folder = args.log_dir or configs.beside(args.config, config.log.dir)
     try:
         records, skipped = last_records(folder, args.since, args.limit)
-        kept = _kept(folder, records)
+        kept = kept_of(folder, records)
     except OSError as error:
         print(f"{folder}: cannot be read: {error.strerror or error}", file=sys.stderr)
         return 2
@@ -116,8 +117,8 @@ def last_records(folder: Path, since: float | None, limit: int) -> tuple[list[Re
     return sorted(last, key=lambda record: record.ts), skipped.total
 
 
-def _kept(folder: Path, records: Sequence[Record]) -> dict[str, Said]:
-    """What was said in these requests, where that was kept."""
+def kept_of(folder: Path, records: Sequence[Record]) -> dict[str, Body]:
+    """What was said in these requests, where that was kept. Raises OSError."""
     wanted = {record.request_id for record in records}
     found = {}
     for segment in recordfiles.segments(folder, kind="bodies"):
