@@ -37,6 +37,7 @@ class Row(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
     outcome: str = ""
+    shadow: bool = False
 
     @property
     def is_error(self) -> bool:
@@ -159,9 +160,14 @@ class Sum:
 
 
 def sums(found: Iterable[tuple[Row, bytes]]) -> dict[str, Sum]:
-    """By scenario, the most frequent first; `-` is what was not classified."""
+    """By scenario, the most frequent first; `-` is what was not classified.
+
+    What was repeated in the background counts for nothing.
+    """
     told: dict[str, Sum] = {}
     for row, _ in found:
+        if row.shadow:
+            continue
         name = row.scenario or "-"
         if (own := told.get(name)) is None:
             own = told[name] = Sum()

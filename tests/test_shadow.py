@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from router import logquery
+from router.recordfiles import Skipped
 from tests.support.product import Product
 from tests.support.rawclient import exchange, request_bytes
 from tests.support.script import Step, chat_ok, delta, reply_json, stream_head
@@ -88,6 +90,9 @@ def test_each_request_is_repeated_in_the_other_arm_and_counts_for_nothing(
             line for line in page.splitlines() if line.startswith("scenario_router_requests_total{")
         ]
         assert sum(float(line.rsplit(" ", 1)[1]) for line in requests) == 6
+        lines = b"".join(path.read_bytes() for path in product.log_dir.glob("requests-*"))
+        found_rows = logquery.rows(lines.splitlines(), logquery.Choice(), Skipped())
+        assert logquery.sums(found_rows)["chat"].count == 6
         sent = sum(seen.json.get("temperature") == SLOW for seen in backend.requests)
         assert (len(backend.requests), sent) == (12, 6)
 
