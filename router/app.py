@@ -209,6 +209,8 @@ class App:
         self.pipeline.observer = self.referee
         if config.server.workers == 1:  # of others' requests a worker knows nothing
             self.pipeline.repeater = Shadows(self.pipeline, self.referee.pair)
+        elif any(written.shadow.share for written in policy.file.experiments.values()):
+            log.warning("nothing is repeated in another arm: that takes a single worker")
         one_at_a_time = asyncio.Lock()
         self.config_keeper = ConfigKeeper(
             config_path,

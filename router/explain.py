@@ -73,4 +73,6 @@ def _experiment(verdict: Verdict, live: Live) -> dict[str, Any] | None:
     else:
         drawn_by = "id, for it has no session" if request.session is None else "session"
         reason = f"drawn by its {drawn_by}"
+        if request.session is not None and (drew := trial.drawn(request.session.hash)) != arm.name:
+            reason = f"its session drew {drew}, which is stopped"
     return {"name": trial.name, "arm": arm and arm.name, "because": reason}

@@ -58,6 +58,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         lot, place = _two(digest)
         return self.places[place % PLACES] if lot < self.limit else None
 
+    def drawn(self, unit: str) -> str:
+        """The arm that it drew, in force or out."""
+        digest = blake2b(unit.encode(), digest_size=8, key=self.key).digest()
+        place: int = _two(digest)[1] % PLACES
+        return self.owners[place]
+
 
 #: by scenario
 Trials = Mapping[str, Trial]

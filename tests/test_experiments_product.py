@@ -199,6 +199,15 @@ def test_an_operator_stops_an_arm_and_starts_it_to_be_counted_anew(
         [experiment] = answer["experiments"]
         assert [arm["state"] for arm in experiment["arms"]] == ["running", "stopped", "running"]
         assert experiment["arms"][1]["stopped"]["because"] == "stopped by command"
+        raw = request_bytes(
+            "POST",
+            "/router/explain",
+            {"x-session-id": sessions["slow"]},
+            {"messages": [{"role": "user", "content": "Name a river."}]},
+        )
+        explained = exchange(product.port, raw).json()["experiment"]
+        assert explained["arm"] == "control"
+        assert explained["because"] == "its session drew slow, which is stopped"
         assert ask(product, sessions["slow"]).header("x-router-experiment") == "pace/control"
 
         post(product, "/router/experiments/pace/stop")

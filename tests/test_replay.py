@@ -213,6 +213,28 @@ def test_its_bytes_are_those_that_were_served_and_that_explain_tells(with_bodies
         assert explained["scenario"] == row.after.scenario
 
 
+def test_people_are_told_the_same(with_bodies: Log) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "router", "replay", "--config", str(with_bodies.config),
+         "--policy", str(with_bodies.write("edited.toml", EDITED))],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert ran.returncode == 1
+    lines = ran.stdout.splitlines()
+    for line in (
+        "8 requests: 8 by what was said, 0 by their features alone; 0 passed over",
+        "of 8 that the first policy served, 8 come out as they were recorded",
+        "4 differ",
+        "scenario    chat -> faq: 1",
+        "parameter   faq max_new_tokens: 64 -> 32: 3",
+        "parameter   faq max_new_tokens: – -> 32: 1",
+    ):
+        assert line in lines
+    assert any(line.startswith("request     parcel: chat -> faq") for line in lines)
+    assert any(line.startswith("forecast    faq: 7.0 -> 7.0 tokens (as it was)") for line in lines)
+
+
 def test_some_are_really_sent_as_either_policy_says_them(with_bodies: Log) -> None:
     with ScriptedBackend([chat_ok("It is on its way to you.")]) as backend:
         _, told = with_bodies.replay(EDITED, "--run", "3", "--url", backend.url)
