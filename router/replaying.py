@@ -12,6 +12,7 @@ the same policy twice makes no difference at all, whatever the log does not tell
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -35,6 +36,9 @@ _GUARDED: Mapping[str, dict[str, Any]] = {
     "guard: logprobs": {"logprobs": True},
 }
 _ABSENT = "?"
+#: texts of clients among the parameters are told by their length
+_BY_LENGTH = re.compile(r"\[\d+ bytes\]").fullmatch
+_UNKNOWN_TEXT = "of its {name} no more is known than the length"
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +67,11 @@ class Row(msgspec.Struct, kw_only=True):
     @property
     def differs(self) -> bool:
         return self.before != self.after
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is known that the client had said, so that it can be said again."""
+        return self.basis == "body" and not self.notes and all(self.bodies)
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
@@ -237,7 +246,7 @@ def _request(record: Record, kept: Body | None) -> tuple[ChatRequest | None, tup
     for reason, members in _GUARDED.items():
         if reason in record.signals:
             body |= members
-    wish = _put_params(body, record)
+    wish = _put_params(body, record, notes)
     try:
         request = parse.chat_request(endpoint, msgspec.json.encode(body), {})
     except RouterError:
@@ -265,7 +274,7 @@ def _message(line: Message) -> dict[str, Any]:
     return {"role": line.role or "user", "content": parts}
 
 
-def _put_params(body: dict[str, Any], record: Record) -> bool | None:
+def _put_params(body: dict[str, Any], record: Record, notes: list[str]) -> bool | None:
     """Say the client's parameters again; what it wished of thinking in its text, if anything."""
     wish = None
     told: Mapping[str, Sequence[Any]] = (
@@ -277,6 +286,8 @@ def _put_params(body: dict[str, Any], record: Record) -> bool | None:
         if name == "thinking" and client is None and origin == "client" and sent is not None:
             wish = bool(sent)
             continue
+        if isinstance(client, str) and _BY_LENGTH(client):
+            notes.append(_UNKNOWN_TEXT.format(name=name))
         # A client's null counts as sent; which it was, only these two origins tell.
         if client is None and origin not in ("client", "strip"):
             continue

@@ -139,7 +139,7 @@ def _send(found: Replay, sample: int, url: str) -> dict[str, Any]:
     """Some of the requests that differ and whose prompt is known, as either policy says them."""
     import httpx
 
-    rows = [row for row in found.differing if row.basis == "body" and all(row.bodies)]
+    rows = [row for row in found.differing if row.is_whole]
     chosen = Random(_SEED).sample(rows, min(sample, len(rows)))
     times, tokens, failed, pairs = Sums(), Sums(), 0, []
     with httpx.Client(base_url=url.rstrip("/").removesuffix("/v1"), timeout=300) as client:
