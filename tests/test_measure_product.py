@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from router import commands
+from router import capabilities, commands, trained
+from router.capabilities import Capabilities
 from router.measure import load
 from router.measure.asking import Arm, Asker, Sample, Sending
 from router.measure.judge_server import JudgeServer
@@ -333,6 +334,30 @@ def test_a_policy_file_is_compared_by_the_bytes_that_it_would_have_sent(
     of_long = [seen for seen in asked if seen.json["max_tokens"] == 200]
     same_prompt = [s.body for s in of_long if s.json["messages"] == asked[0].json["messages"]]
     assert same_prompt == [json.loads(explained.stdout)["body"].encode()]
+
+
+def test_a_backend_is_spoken_to_as_the_doctor_saw_it_understand(
+    front: Product, prompts: Path
+) -> None:
+    with ScriptedBackend([chat_ok(SHORT)]) as deaf:
+        seen = Capabilities(
+            url=deaf.url,
+            time="2026-01-01T00:00:00Z",
+            engine="scripted",
+            version="1",
+            model="qwen3-0.6b",
+            dialect="openai",
+            knobs={"max_new_tokens": "ignored"},
+        )
+        capabilities.write(capabilities.path_for(deaf.url, trained.folder()), seen)
+        code, out, err = ran(
+            *("ab", "--url", deaf.url, "--policy", front.policy_path, "--a", "long"),
+            *("--b", "short", "--prompts", prompts, "-n", 1, "--warmup", 0, "--json"),
+        )
+
+        assert code == 0, err
+        assert "as examined" in out
+        assert all("max_tokens" not in request.json for request in deaf.requests)
 
 
 def test_running_routers_are_compared_too(

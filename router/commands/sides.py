@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from router import dialects, probe
+from router import capabilities, dialects, probe, trained
 from router.commands import asked, offline
 from router.config import Backend
 from router.measure.asking import Arm, Asker, NoServer, Sending, base, body_of
@@ -103,7 +103,7 @@ class _Target:
         url = base(backend.url if backend else args.url)
         if backend and backend.api_key_env and not args.key_env:
             self._headers["authorization"] = f"Bearer {os.environ[backend.api_key_env]}"
-        name = args.dialect or (backend.dialect if backend else "auto")
+        wanted = name = args.dialect or (backend.dialect if backend else "auto")
         model = args.model or (backend.model if backend else None)
         if name == "auto" or model is None:
             document = await self._asker.models_at(url, self._headers)
@@ -111,9 +111,21 @@ class _Target:
             model = model or probe.served_model(document)
         if model is None:
             raise NoServer(f"{url} names no model: say --model")
-        self.told = f"{model} at {url} ({name})"
-        self._known = url, dialects.of(name), model
+        dialect = dialects.of(name)
+        if wanted == "auto":
+            dialect = _fitted(dialect, url, model)
+        self.told = f"{model} at {url} ({name}{', as examined' if dialect.variant else ''})"
+        self._known = url, dialect, model
         return self._known
+
+
+def _fitted(dialect: dialects.Dialect, url: str, model: str) -> dialects.Dialect:
+    """As the router would speak to this server, where somebody has examined it."""
+    found = capabilities.read(capabilities.path_for(url, trained.folder()))
+    is_its = found is not None and capabilities.is_for(
+        found, dialect=dialect.name, version=None, model=model, started=None
+    )
+    return capabilities.fitted(dialect, found) if found is not None and is_its else dialect
 
 
 def _configured(live: Live, name: str | None) -> Backend:
