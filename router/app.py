@@ -199,6 +199,8 @@ class App:
         if self.exporter is not None:
             if self.exporter.collector.has_traces:
                 self.pipeline.tracer = Tracer(config.telemetry.sample, self.exporter.take)
+            if self.exporter.collector.has_metrics:
+                self.pipeline.conventions = self.metrics.by_conventions()
             for signal_name in self.exporter.dropped:
                 self.metrics.follow(
                     "otlp_dropped_total",

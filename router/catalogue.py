@@ -1,7 +1,7 @@
 """The names of all metrics, with their kind, labels, unit and meaning: one home for them.
 
-What counts is in telemetry.py, what is read when asked in census.py, what all look like on the
-page in exposition.py. docs/metrics.md and docker/ are checked against this.
+What counts is in telemetry.py and genai.py, what is read when asked in census.py, what all look
+like on the page in exposition.py. docs/metrics.md and docker/ are checked against this.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ PREFIX = "scenario_router_"
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 OVERHEAD = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
+#: likewise, where the conventions for generative AI want other ones
+FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1),
+    *(0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
+EACH_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+TOKENS = tuple(4.0**power for power in range(14))
 SHARE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 #: circuit_state, the worst first
 CLOSED, OPEN, HALF_OPEN = 0, 1, 2
@@ -23,24 +30,25 @@ Labels = tuple[str, ...]
 
 
 class Metric(NamedTuple):
-    """One family; `name` is without the prefix."""
+    """One family; `name` is without the prefix, which names of the conventions do not have."""
 
     name: str
     kind: Kind
     text: str
     labels: Labels = ()
     buckets: tuple[float, ...] = ()
+    prefix: str = PREFIX
 
     @property
     def public(self) -> str:
-        return PREFIX + self.name
+        return self.prefix + self.name
 
     @property
     def unit(self) -> str:
         """As UCUM has it; nothing for plain numbers."""
-        if "_seconds" in self.name:
-            return "s"
-        return "{token}" if self.name == "tokens_total" else ""
+        if self.name in ("tokens_total", "gen_ai.client.token.usage"):
+            return "{token}"
+        return "s" if "_seconds" in self.name or not self.prefix else ""
 
 
 _WHERE = ("scenario", "backend")
@@ -212,5 +220,55 @@ METRICS: Mapping[str, Metric] = {
         Metric("workers", "gauge", "Worker processes that serve."),
         Metric("worker_restarts_total", "counter", "Workers that died and were started anew."),
         Metric("build_info", "gauge", "1 for this version.", ("version",)),
+    )
+}
+
+#: the attribute of these that says which backend it was
+BACKEND = PREFIX.removesuffix("_") + ".backend"
+_OPERATION = (
+    "gen_ai.operation.name",
+    "gen_ai.provider.name",
+    "gen_ai.request.model",
+    "server.address",
+    "server.port",
+    BACKEND,
+)
+
+#: those of OpenTelemetry's conventions for generative AI: pushed, and not on the page
+CONVENTIONS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "gen_ai.server.request.duration",
+            "histogram",
+            "Arrival to end.",
+            (*_OPERATION, "error.type"),
+            SECONDS,
+            "",
+        ),
+        Metric(
+            "gen_ai.server.time_to_first_token",
+            "histogram",
+            "Arrival to the first token of a stream that did not fail.",
+            _OPERATION,
+            FIRST_TOKEN,
+            "",
+        ),
+        Metric(
+            "gen_ai.server.time_per_output_token",
+            "histogram",
+            "Between two tokens of a stream that did not fail.",
+            _OPERATION,
+            EACH_TOKEN,
+            "",
+        ),
+        Metric(
+            "gen_ai.client.token.usage",
+            "histogram",
+            "Tokens of a request, from usage.",
+            (*_OPERATION, "gen_ai.token.type"),
+            TOKENS,
+            "",
+        ),
     )
 }

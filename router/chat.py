@@ -38,6 +38,9 @@ PASSED = (
     "audio/transcriptions",
     "audio/translations",
 )
+#: all that a record's endpoint may be called; what is not known is OTHER where it is counted
+ENDPOINTS = frozenset({*Endpoint, *PASSED})
+OTHER = "other"
 
 
 class Sent(msgspec.Struct, frozen=True):

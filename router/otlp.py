@@ -199,7 +199,7 @@ def _ns(seconds: float) -> int:
 
 
 def metrics_data(snapshot: Snapshot, resource: Resource, now: float) -> MetricsData:
-    """A worker's counts, by the names that they have on the page of /metrics."""
+    """A worker's counts, by the names of the page of /metrics and by those of the conventions."""
     counted, report = snapshot.counted, snapshot.report
     gauges = gauges_of([report]) if report is not None else {}
     began, at = _ns(counted.since), _ns(now)
@@ -212,14 +212,12 @@ def metrics_data(snapshot: Snapshot, resource: Resource, now: float) -> MetricsD
             points = _points(metric, counted.counters[name], began, at)
             data = Sum(points, AggregationTemporality.CUMULATIVE, True)
         else:
-            data = HistogramData(
-                [
-                    _histogram_point(metric, labels, histogram, began, at)
-                    for labels, histogram in counted.histograms[name].items()
-                    if any(histogram.counts)
-                ],
-                AggregationTemporality.CUMULATIVE,
-            )
+            data = _histograms(metric, counted.histograms[name], began, at)
+        if data.data_points:
+            found.append(Metric(metric.public, metric.text, metric.unit, data))
+    for name, values in counted.conventions.items():
+        metric = catalogue.CONVENTIONS[name]
+        data = _histograms(metric, values, began, at)
         if data.data_points:
             found.append(Metric(metric.public, metric.text, metric.unit, data))
     return MetricsData([ResourceMetrics(resource, [ScopeMetrics(_SCOPE, found, "")], "")])
@@ -232,6 +230,19 @@ def _points(
         NumberDataPoint(_attributes(metric, labels), began, at, value)
         for labels, value in values.items()
     ]
+
+
+def _histograms(
+    metric: catalogue.Metric, values: Mapping[catalogue.Labels, Histogram], began: int, at: int
+) -> HistogramData:
+    return HistogramData(
+        [
+            _histogram_point(metric, labels, histogram, began, at)
+            for labels, histogram in values.items()
+            if any(histogram.counts)
+        ],
+        AggregationTemporality.CUMULATIVE,
+    )
 
 
 def _histogram_point(
@@ -250,5 +261,6 @@ def _histogram_point(
     )
 
 
-def _attributes(metric: catalogue.Metric, labels: catalogue.Labels) -> dict[str, str]:
-    return {name: value for name, value in zip(metric.labels, labels, strict=True) if value}
+def _attributes(metric: catalogue.Metric, labels: catalogue.Labels) -> dict[str, str | int]:
+    pairs = zip(metric.labels, labels, strict=True)
+    return {n: int(value) if n == "server.port" else value for n, value in pairs if value}

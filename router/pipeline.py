@@ -23,6 +23,7 @@ from router.ports import (
     Affinity,
     Bodies,
     Clock,
+    Conventions,
     Journal,
     Meter,
     Observer,
@@ -85,6 +86,7 @@ class Pipeline:
         said is written down, if it is.
         """
         self.tracer = tracer
+        self.conventions: Conventions | None = None
         self.affinity = affinity if affinity is not None else MemoryAffinity(clock)
         self.rules = rules
         self.budget = budget if budget is not None else Budget()
@@ -188,6 +190,9 @@ class Pipeline:
             self.journal.write(record)
             if self.tracer is not None and (journey := exchange.journey(record)) is not None:
                 self.tracer.take(journey)
+            if self.conventions is not None:
+                slot = exchange.slot
+                self.conventions.observe(record, slot.host if slot is not None else None)
             if self.bodies is not None and exchange.said is not None:
                 self.bodies.write(exchange.spoken(record, exchange.said))
             if record.experiment is not None:

@@ -116,6 +116,13 @@ class Meter(Protocol):
         """`actions`: (scenario, parameter, origin) of what the preset did."""
 
 
+class Conventions(Protocol):
+    """What counts finished requests by OpenTelemetry's conventions. Never blocks, never raises."""
+
+    def observe(self, record: Record, host: bytes | None) -> None:
+        """`host`: of the backend that was asked, with its port."""
+
+
 class Tracer(Protocol):
     """What tells of requests as traces. Never blocks and never raises."""
 

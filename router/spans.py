@@ -11,17 +11,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from router.genai import fault_of, operation_of
 from router.record import Record
 from router.tracing import Journey
 
 OWN = "scenario_router."
-#: what an endpoint is called by the conventions; others are called as they are
-_OPERATIONS = {
-    "chat.completions": "chat",
-    "responses": "chat",
-    "messages": "chat",
-    "completions": "text_completion",
-}
 _PARAMS = {
     "max_new_tokens": "max_tokens",
     "temperature": "temperature",
@@ -31,8 +25,6 @@ _PARAMS = {
     "frequency_penalty": "frequency_penalty",
     "presence_penalty": "presence_penalty",
 }
-#: ends of a request that are a fault of the service, not of its client
-_FAULTS = frozenset({"upstream_error", "upstream_timeout", "router_error", "rejected"})
 
 
 class Event(NamedTuple):
@@ -87,7 +79,7 @@ def _request(journey: Journey) -> Span:
         OWN + "warnings": list(record.warnings) or None,
         OWN + "queue_ms": record.queue_ms or None,
         OWN + "overhead_ms": record.overhead_ms,
-        "error.type": _fault(record),
+        "error.type": fault_of(record),
     }
     parent = trace.parent
     return Span(
@@ -101,13 +93,13 @@ def _request(journey: Journey) -> Span:
         journey.ended_at,
         _said(attributes),
         (),
-        _fault(record),
+        fault_of(record),
     )
 
 
 def _backend(journey: Journey, asked_at: float) -> Span:
     record, trace, first = journey.record, journey.trace, journey.first_token_at
-    operation = _OPERATIONS.get(record.endpoint, record.endpoint)
+    operation = operation_of(record.endpoint)
     model = record.backend_model
     attributes = {
         "gen_ai.operation.name": operation,
@@ -131,7 +123,7 @@ def _backend(journey: Journey, asked_at: float) -> Span:
         OWN + "tried": [f"{name}: {why}" for name, why in record.tried] or None,
         OWN + "rescued": record.rescued or None,
         OWN + "cache_miss": record.cache_miss,
-        "error.type": _fault(record),
+        "error.type": fault_of(record),
     }
     return Span(
         f"{operation} {model}" if model else operation,
@@ -144,7 +136,7 @@ def _backend(journey: Journey, asked_at: float) -> Span:
         journey.ended_at,
         _said(attributes),
         (Event(OWN + "first_token", first),) if first is not None else (),
-        _fault(record),
+        fault_of(record),
     )
 
 
@@ -158,10 +150,6 @@ def _params(record: Record) -> dict[str, Any]:
         if isinstance(sent, int | float):
             found[f"gen_ai.request.{called}"] = sent
     return found
-
-
-def _fault(record: Record) -> str | None:
-    return (record.error_code or record.outcome) if record.outcome in _FAULTS else None
 
 
 def _said(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,21 +15,25 @@ from typing import TypeVar
 import msgspec
 
 from router.catalogue import (
+    BACKEND,
+    CONVENTIONS,
     METRICS,
     OVERHEAD,
     SECONDS,
     SHARE,
     TOKEN_SECONDS,
     Labels,
+    Metric,
 )
-from router.chat import PASSED, Endpoint
+from router.chat import ENDPOINTS, OTHER
 from router.exposition import Histogram
+from router.genai import Conventions
 from router.record import Record
 
 Value = TypeVar("Value")
 #: endpoints whose answer is a text, so that none at all is worth a look
 _ANSWERING = frozenset({"chat.completions", "completions", "responses"})
-_ENDPOINTS = frozenset({*Endpoint, *PASSED, "http"})
+_ENDPOINTS = ENDPOINTS | {"http"}
 _STATUSES = frozenset(int(status) for status in HTTPStatus)
 #: what servers say of an answer's end; /v1/responses has words of its own
 _FINISHES = frozenset(
@@ -38,7 +42,6 @@ _FINISHES = frozenset(
         *("completed", "incomplete", "failed", "cancelled", "abort", "error"),
     }
 )
-OTHER = "other"
 #: kinds of requests that are told apart before they are added up
 _KINDS = 512
 #: a backend that is gone is shown for so long: rates over its last minutes still come out right
@@ -66,6 +69,8 @@ class Counted(msgspec.Struct):
     histograms: dict[str, dict[Labels, Histogram]]
     gone: dict[str, float]  # backends that are no longer in use: since when
     since: float = 0.0  # when counting began, since the epoch
+    #: by the conventions' names: each worker tells its own, so that nobody adds them up
+    conventions: dict[str, dict[Labels, Histogram]] = {}
 
     @classmethod
     def nothing(cls, since: float = 0.0) -> Counted:
@@ -94,8 +99,16 @@ class Counted(msgspec.Struct):
             found = values[labels] = Histogram([0] * size)
         return found
 
+    def convention(self, name: str, labels: Labels) -> Histogram:
+        """Likewise, by the conventions."""
+        values = self.conventions.setdefault(name, {})
+        found = values.get(labels)
+        if found is None:
+            found = values[labels] = Histogram([0] * (len(CONVENTIONS[name].buckets) + 1))
+        return found
+
     def take(self, other: Counted) -> None:
-        """Add what another one has counted."""
+        """Add what another one has counted, the conventions left out."""
         for name, counts in other.counters.items():
             for labels, count in counts.items():
                 self.add(name, labels, count)
@@ -112,10 +125,11 @@ class Counted(msgspec.Struct):
         if not backends:
             return self
         return Counted(
-            {name: _kept(name, values, backends) for name, values in self.counters.items()},
-            {name: _kept(name, values, backends) for name, values in self.histograms.items()},
+            {n: _kept(METRICS[n], values, backends) for n, values in self.counters.items()},
+            {n: _kept(METRICS[n], values, backends) for n, values in self.histograms.items()},
             self.gone,
             self.since,
+            {n: _kept(CONVENTIONS[n], values, backends) for n, values in self.conventions.items()},
         )
 
     def finished(self) -> int:
@@ -139,11 +153,12 @@ class Counted(msgspec.Struct):
         }
 
 
-def _kept(name: str, values: dict[Labels, Value], backends: Collection[str]) -> dict[Labels, Value]:
-    labels = METRICS[name].labels
-    if "backend" not in labels:
+def _kept(
+    metric: Metric, values: dict[Labels, Value], backends: Collection[str]
+) -> dict[Labels, Value]:
+    at = next((n for n, label in enumerate(metric.labels) if label in ("backend", BACKEND)), None)
+    if at is None:
         return values
-    at = labels.index("backend")
     return {key: value for key, value in values.items() if key[at] not in backends}
 
 
@@ -188,6 +203,8 @@ class Metrics:
         self._counted = Counted.nothing(now if begin is None else begin.since)
         if begin is not None:
             self._counted.take(begin)
+            self._counted.conventions = begin.conventions
+        self._conventions: Conventions | None = None
         self._series: dict[tuple[str | None, str | None], _Series] = {}
         self._presets: dict[int, list[object]] = {}  # by identity: [actions, how often]
         self._followed: list[tuple[str, Labels, int, Callable[[], int]]] = []
@@ -322,6 +339,12 @@ class Metrics:
         before = self._counted.counters[name].get(labels, 0)
         self._followed.append((name, labels, before, reading))
 
+    def by_conventions(self) -> Conventions:
+        """What counts by the conventions as well; from now on that is part of `counted`."""
+        if self._conventions is None:
+            self._conventions = Conventions(lambda *of: self._counted.convention(*of))
+        return self._conventions
+
     def counted(self) -> Counted:
         """All so far; the same object each time, and only to be read."""
         self._sort_in()
@@ -342,12 +365,16 @@ class Metrics:
             self._sort_in()
             self._counted = self._counted.without(old)
             self._series = {key: one for key, one in self._series.items() if key[1] not in old}
+            if self._conventions is not None:
+                self._conventions.forget(old)
             for name in old:
                 del gone[name]
 
     def _sort_in(self) -> None:
         """Add up what `observe` has put down."""
         counted = self._counted
+        if self._conventions is not None:
+            self._conventions.settle()
         for (scenario, backend), series in self._series.items():
             _sort_in(counted, series, scenario or "", backend or "")
         for actions, times in self._presets.values():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from router.catalogue import METRICS, PREFIX
+from router.catalogue import CONVENTIONS, METRICS, PREFIX
 from router.record import Record
 from router.telemetry import REJECTIONS, Metrics
 from tests.support.product import ROOT
@@ -174,14 +174,24 @@ def test_the_scrape_example_reads_the_alerts() -> None:
     assert f'job="{job["job_name"]}"' in ALERTS.read_text(encoding="utf-8")
 
 
-def test_the_document_has_a_row_for_each_metric_as_the_code_has_it() -> None:
-    table = DOCUMENT.read_text(encoding="utf-8").split("<!-- metrics -->")[1]
-    rows = [
+def rows(name: str) -> list[list[str]]:
+    """A table of the document, without its head."""
+    table = DOCUMENT.read_text(encoding="utf-8").split(f"<!-- {name} -->")[1]
+    return [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in table.strip().splitlines()[2:]
     ]
 
-    assert rows == [
+
+def test_the_document_has_a_row_for_each_metric_as_the_code_has_it() -> None:
+    assert rows("conventions") == [
+        [f"`{metric.name}`", metric.kind, f"`{metric.unit}`", metric.text]
+        for metric in CONVENTIONS.values()
+    ]
+    named = {label for metric in CONVENTIONS.values() for label in metric.labels}
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert all(f"`{label}`" in text for label in named)
+    assert rows("metrics") == [
         [
             f"`{metric.name}`",
             metric.kind,

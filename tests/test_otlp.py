@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -85,6 +86,14 @@ def ask(product: Product, request_id: str, *, trace: str = "", **members: Any) -
     if trace:
         headers |= {"traceparent": trace, "tracestate": "vendor=1"}
     return exchange(product.port, request_bytes("POST", CHAT, headers, {**ASK, **members}))
+
+
+def has_a_new_worker(product: Product) -> bool:
+    try:
+        page = page_of(product)
+    except (ConnectionError, AssertionError):
+        return False  # the kernel had given the connection to the one that was killed
+    return page.value("worker_restarts_total") == 1 and page.value("workers") == 2
 
 
 # --- trace context -----------------------------------------------------------------------------
@@ -323,6 +332,70 @@ def test_the_metrics_of_the_page_are_pushed_by_each_worker(
     assert not point.HasField("min")
     assert told(point.attributes)["backend"] == "b0"
     assert pushed["scenario_router_backend_up"].gauge.data_points[0].as_int in (0, 1)
+
+
+def test_by_the_conventions_nothing_is_lost_or_counted_twice_whatever_dies(
+    backend: ScriptedBackend, collector: Collector, tmp_path: Path
+) -> None:
+    """The collector is away, then a worker is killed; what comes at last is all there was."""
+    duration = "gen_ai.server.request.duration"
+    collector.status = 400
+    options = {"workers": 2}
+    used_up = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    message = {"role": "assistant", "content": "Hamlet."}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    backend.set_script([reply_json({"choices": [choice], "usage": used_up})])
+    with start(
+        tmp_path, [backend], server=options, otlp_endpoint=collector.url, metrics_s=1
+    ) as product:
+        for number in range(12):
+            assert ask(product, f"whole-{number}").status == 200
+        backend.set_script([stream_head(), delta(content="a"), delta("stop"), USAGE, DONE, END])
+        for number in range(8):
+            assert ask(product, f"stream-{number}", stream=True).status == 200
+        assert ask(product, "misread", model="nobody").status == 404
+        await_fact(lambda: page_of(product).sum("requests_total") == 21)
+        await_fact(lambda: page_of(product).sum("otlp_dropped_total", signal="metrics") > 0)
+        os.kill(product.get("/router/status")["workers"][0]["pid"], signal.SIGKILL)
+        await_fact(lambda: has_a_new_worker(product))
+        collector.status = 200
+        collector.wait(lambda: sum(p.count for p in collector.points(duration)) == 20)
+        began = {point.start_time_unix_nano for point in collector.points(duration)}
+
+        backend.set_listen("refuse")
+        assert ask(product, "broken").status == 503
+        collector.wait(lambda: sum(p.count for p in collector.points(duration)) == 21)
+
+    asked = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "vllm",
+        "gen_ai.request.model": "qwen3-0.6b",
+        "server.address": "127.0.0.1",
+        "server.port": int(backend.url.rpartition(":")[2]),
+        "scenario_router.backend": "b0",
+    }
+    by_fault: dict[str | None, int] = {}
+    for point in collector.points(duration):
+        attributes = told(point.attributes)
+        fault = attributes.pop("error.type", None)
+        assert attributes == asked
+        assert list(point.explicit_bounds) == [0.01 * 2**power for power in range(14)]
+        by_fault[fault] = by_fault.get(fault, 0) + point.count
+        began.add(point.start_time_unix_nano)
+    assert by_fault == {None: 20, "no_healthy_backend": 1}
+    assert len(began) == len(collector.pushed) == 2  # a worker's heir goes on where it was
+    for name in ("gen_ai.server.time_to_first_token", "gen_ai.server.time_per_output_token"):
+        points = collector.points(name)
+        assert sum(point.count for point in points) == 8  # streams alone
+        assert {collector.metrics[name].unit} == {"s"}
+        assert all(told(point.attributes) == asked for point in points)
+    used: dict[str, tuple[int, float]] = {}
+    for point in collector.points("gen_ai.client.token.usage"):
+        kind = told(point.attributes)["gen_ai.token.type"]
+        count, total = used.get(kind, (0, 0.0))
+        used[kind] = (count + point.count, total + point.sum)
+    assert collector.metrics["gen_ai.client.token.usage"].unit == "{token}"
+    assert used == {"input": (20, 20 * 7), "output": (20, 12 * 3 + 8 * 2)}
 
 
 # --- a collector that does not take them -------------------------------------------------------

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
@@ -24,6 +24,7 @@ class Collector:
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.metrics: dict[str, Metric] = {}  # the last push of each
+        self.pushed: dict[str, dict[str, Metric]] = {}  # likewise, by who told
         self.resources: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
@@ -54,6 +55,15 @@ class Collector:
         ]
         return found
 
+    def points(self, name: str) -> list[HistogramDataPoint]:
+        """Those of a histogram, of all who told."""
+        return [
+            point
+            for metrics in self.pushed.values()
+            if name in metrics
+            for point in metrics[name].histogram.data_points
+        ]
+
     def take(self, path: str, headers: dict[str, str], body: bytes) -> int:
         self._free.wait(60)
         if headers.get("content-encoding") == "gzip":
@@ -76,9 +86,12 @@ class Collector:
         elif path == "/v1/metrics":
             pushed = ExportMetricsServiceRequest.FromString(body)
             for of_resource in pushed.resource_metrics:
-                self.resources.append(told(of_resource.resource.attributes))
+                resource = told(of_resource.resource.attributes)
+                self.resources.append(resource)
                 for of_scope in of_resource.scope_metrics:
-                    self.metrics.update({metric.name: metric for metric in of_scope.metrics})
+                    metrics = {metric.name: metric for metric in of_scope.metrics}
+                    self.metrics.update(metrics)
+                    self.pushed[resource["service.instance.id"]] = metrics
 
 
 def told(attributes: Any) -> dict[str, Any]:
