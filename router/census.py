@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -156,14 +156,13 @@ class Census:
 
     # ------------------------------------------------------------------ asking all
 
-    def everyone(self) -> list[Snapshot]:
-        """All workers, this one among them, those that are no more without a report."""
-        mine = self._myself()
-        if self._place is None:
-            return [mine]
-        others = enumerate(self._place.boards)
-        found = [self._other(n, board) for n, board in others if n != self._place.number]
-        return [mine, *(snapshot for snapshot in found if snapshot is not None)]
+    def everyone(self) -> Iterator[Snapshot]:
+        """All workers, this one first, those that are no more without a report."""
+        yield self._myself()
+        if self._place is not None:
+            for number, board in enumerate(self._place.boards):
+                if number != self._place.number and (found := self._other(number, board)):
+                    yield found
 
     def _other(self, number: int, board: Board) -> Snapshot | None:
         edition, snapshot = self._known.get(number, (0, None))
@@ -184,23 +183,25 @@ class Census:
         self._known[number] = pinned.edition, snapshot
         return snapshot
 
-    def counted(self) -> Counted:
-        """What all have counted."""
-        return self._counted(self.everyone())
-
-    def _counted(self, everyone: Sequence[Snapshot]) -> Counted:
-        whole = telemetry.merged(snapshot.counted for snapshot in everyone)
+    def _whole(self, whole: Counted, reports: Sequence[Report]) -> Counted:
+        """What all have counted, as it is told."""
         if self._place is not None:
             restarts = sum(board.restarts for board in self._place.boards)
             whole.counters["worker_restarts_total"] = {(): restarts}
         now = time.time()
-        used = {name for report in _reports(everyone) for name in report.backends}
+        used = {name for report in reports for name in report.backends}
         hidden = {b for b, since in whole.gone.items() if now - since > HIDDEN_S}
         return whole.without(hidden - used)
 
+    def counted(self) -> Counted:
+        """What all have counted."""
+        everyone = list(self.everyone())
+        whole = telemetry.merged(snapshot.counted for snapshot in everyone)
+        return self._whole(whole, _reports(everyone))
+
     def live(self) -> Live:
         """For whoever watches."""
-        everyone = self.everyone()
+        everyone = list(self.everyone())
         reports = _reports(everyone)
         outcomes: dict[str, int] = {}
         at = METRICS["requests_total"].labels.index("outcome")
@@ -217,21 +218,26 @@ class Census:
             workers=sorted(reports, key=lambda report: report.worker),
         )
 
-    def page(self) -> str:
-        """The text of /metrics."""
-        everyone = self.everyone()
-        counted = self._counted(everyone)
-        gauges = gauges_of(_reports(everyone))
-        families = []
+    def page(self) -> Iterator[str]:
+        """The text of /metrics in pieces of a few milliseconds' work at most, some of them empty.
+
+        For many backends it takes so long that streams would feel it, were it made at once.
+        """
+        whole, reports = Counted.nothing(), []
+        for snapshot in self.everyone():
+            whole.take(snapshot.counted)  # this worker's as the others know it, before it goes on
+            reports += _reports([snapshot])
+            yield ""
+        counted = self._whole(whole, reports)
+        gauges = gauges_of(reports)
         for name, metric in METRICS.items():
             match metric.kind:
                 case "counter":
-                    families.append(exposition.lines(metric, counted.counters[name]))
+                    yield from exposition.pieces(metric, counted.counters[name])
                 case "gauge":
-                    families.append(exposition.lines(metric, gauges[name]))
+                    yield from exposition.pieces(metric, gauges[name])
                 case "histogram":
-                    families.append(exposition.histogram_lines(metric, counted.histograms[name]))
-        return exposition.page(families)
+                    yield from exposition.pieces(metric, counted.histograms[name])
 
 
 def _reports(everyone: Sequence[Snapshot]) -> list[Report]:

@@ -1,16 +1,19 @@
 """The page of /metrics: the Prometheus text format 0.0.4. Pure.
 
-In: metrics of the catalogue with their values. Out: lines.
+In: metrics of the catalogue with their values. Out: text, in pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 
 import msgspec
 
 from router.catalogue import Labels, Metric
+
+#: series in a piece
+_TOGETHER = 100
 
 
 class Histogram(msgspec.Struct, array_like=True):
@@ -20,26 +23,24 @@ class Histogram(msgspec.Struct, array_like=True):
     total: float = 0.0
 
 
-def lines(metric: Metric, values: Mapping[Labels, float]) -> list[str]:
-    """A counter or a gauge."""
-    name = metric.public
-    return _head(metric) + [
-        f"{name}{_braced(_pairs(metric.labels, labels))} {_number(value)}"
-        for labels, value in values.items()
-    ]
-
-
-def histogram_lines(metric: Metric, values: Mapping[Labels, Histogram]) -> list[str]:
-    told = _head(metric)
+def pieces(metric: Metric, values: Mapping[Labels, float | Histogram]) -> Iterator[str]:
+    """A family's part of the page, each piece a good millisecond of work at most."""
+    yield _text([f"# HELP {metric.public} {metric.text}", f"# TYPE {metric.public} {metric.kind}"])
     edges = [*(f"{bound:g}" for bound in metric.buckets), "+Inf"]
-    for labels, histogram in values.items():
-        if any(histogram.counts):
-            told += _one(metric.public, _pairs(metric.labels, labels), histogram, edges)
-    return told
+    series = iter(values.items())
+    while some := list(islice(series, _TOGETHER)):
+        told: list[str] = []
+        for labels, value in some:
+            pairs = _pairs(metric.labels, labels)
+            if not isinstance(value, Histogram):
+                told.append(f"{metric.public}{_braced(pairs)} {_number(value)}")
+            elif any(value.counts):
+                told += _one(metric.public, pairs, value, edges)
+        yield _text(told)
 
 
-def page(families: Iterable[Sequence[str]]) -> str:
-    return "\n".join(line for family in families for line in family) + "\n"
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join([*lines, ""])
 
 
 def _one(name: str, pairs: str, histogram: Histogram, edges: Sequence[str]) -> list[str]:
@@ -49,10 +50,6 @@ def _one(name: str, pairs: str, histogram: Histogram, edges: Sequence[str]) -> l
     told.append(f"{name}_sum{_braced(pairs)} {histogram.total:.6f}")
     told.append(f"{name}_count{_braced(pairs)} {below[-1]}")
     return told
-
-
-def _head(metric: Metric) -> list[str]:
-    return [f"# HELP {metric.public} {metric.text}", f"# TYPE {metric.public} {metric.kind}"]
 
 
 def _pairs(names: Labels, values: Labels) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
+from operator import add
 from typing import TypeVar
 
 import msgspec
@@ -113,10 +114,14 @@ class Counted(msgspec.Struct):
             for labels, count in counts.items():
                 self.add(name, labels, count)
         for name, histograms in other.histograms.items():
+            so_far = self.histograms[name]
             for labels, histogram in histograms.items():
-                mine = self.histogram(name, labels)
-                mine.total += histogram.total
-                mine.counts = [a + b for a, b in zip(mine.counts, histogram.counts, strict=True)]
+                mine = so_far.get(labels)
+                if mine is None:
+                    so_far[labels] = Histogram(histogram.counts.copy(), histogram.total)
+                else:
+                    mine.total += histogram.total
+                    mine.counts = list(map(add, mine.counts, histogram.counts))
         for backend, since in other.gone.items():
             self.gone[backend] = min(since, self.gone.get(backend, since))
 

@@ -154,6 +154,23 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     return found
 
 
+def test_a_page_that_takes_its_time_keeps_its_place_in_line(product: Product) -> None:
+    asked = (("GET", "/metrics"), ("GET", "/version"), ("HEAD", "/metrics"), ("GET", "/health"))
+    with RawConnection(product.port) as connection:
+        connection.send(b"".join(request_bytes(method, path) for method, path in asked))
+        replies = [connection.read(method=method) for method, _ in asked]
+    with RawConnection(product.port) as leaver:
+        leaver.send(request_bytes("GET", "/metrics"))
+
+    assert [reply.status for reply in replies] == [200] * 4
+    assert "scenario_router_build_info" in replies[0].text
+    assert replies[1].json()["version"]
+    assert (replies[2].body, int(replies[2].header("content-length") or 0) > 1000) == (b"", True)
+    assert replies[3].json() == {"status": "ok"}
+    assert get(product, "/metrics").status == 200
+    assert not [line for line in product.output if "page not made" in line]
+
+
 def test_metrics_are_lawful_and_count(product: Product) -> None:
     post(product, CHAT, ASK)
     post(product, CHAT, STREAM)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
+import structlog
+
 from router import wire
 from router.chat import PASSED, Endpoint
 from router.errors import (
@@ -74,6 +76,8 @@ class PlainPages(Protocol):
 
     def __call__(self, method: str, target: str, *, is_inference: bool) -> Page: ...
 
+
+log = structlog.get_logger(__name__)
 
 _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 #: the client's key → its name; None where everybody may ask
@@ -260,6 +264,29 @@ class Connection(asyncio.Protocol):
             request.target.decode("latin-1"),
             is_inference=endpoint_of(request.target) is not None,
         )
+        if page.pieces is not None:
+            self._gather(request, page, [])
+        else:
+            self._send_page(request, page)
+
+    def _gather(self, request: wire.Request, page: Page, done: list[bytes]) -> None:
+        """Make one more piece of a page; between two of them others have their turn."""
+        assert page.pieces is not None
+        if self._transport.is_closing():
+            return
+        try:
+            piece = next(page.pieces, None)
+        except Exception:
+            log.exception("page not made", page=request.target.decode("latin-1"))
+            self.abort()
+            return
+        if piece is None:
+            self._send_page(request, page._replace(body=b"".join(done)))
+            return
+        done.append(piece.encode())
+        self._hub.loop.call_soon(self._gather, request, page, done)
+
+    def _send_page(self, request: wire.Request, page: Page) -> None:
         pipeline = self._hub.pipeline
         lines = [
             f"HTTP/1.1 {page.status} {_REASONS.get(page.status, '')}",

@@ -8,7 +8,7 @@ operator's pages are elsewhere (pages.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -33,6 +33,7 @@ class Page(NamedTuple):
     body: bytes
     content_type: str = _JSON
     headers: Mapping[str, str] = {}
+    pieces: Iterator[str] | None = None  # in place of the body, where that takes its time
 
 
 def not_found(method: str, path: str) -> NotFound:
@@ -121,7 +122,7 @@ class Plain:
         return _json({"version": __version__, "policy": self._app.pipeline.live.policy.hash})
 
     def _metrics(self) -> Page:
-        return Page(200, self._app.census.page().encode(), _TEXT)
+        return Page(200, b"", _TEXT, pieces=self._app.census.page())
 
 
 def _refused(method: str, allowed: str) -> Page:
