@@ -1,0 +1,103 @@
+// The stream of the present: one event a second, read by fetch because an EventSource sends no key.
+
+import { effect, signal } from "./dom.js";
+import { ask, keyWanted } from "./api.js";
+import { running } from "./refresh.js";
+
+const KEPT = 180;
+const STALE_MS = 5000;
+
+/** The last events, oldest first. */
+export const beats = signal([]);
+/** "off", "connecting", "live", "stale" (connected, but silent) or "lost" (trying again). */
+export const liveState = signal("off");
+
+/** Events of a stream that comes in any pieces. */
+export const eventReader = (onEvent) => {
+  let rest = "";
+  return (text) => {
+    const lines = (rest + text).split(/\r?\n/);
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line.startsWith("data:")) onEvent(JSON.parse(line.slice(5)));
+    }
+  };
+};
+
+const readStream = async (control, heard) => {
+  const reply = await ask("live", { signal: control.signal });
+  liveState.value = "connecting";
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  const feed = eventReader((event) => {
+    heard();
+    liveState.value = "live";
+    const known = beats.peek();
+    // After a pause there is a gap; a curve across it would be a guess.
+    const kept = known.length && event.t - known.at(-1).t > 15 ? [] : known;
+    beats.value = [...kept.slice(1 - KEPT), event];
+  });
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    feed(value);
+  }
+};
+
+const follow = (control) => {
+  let tries = 0;
+  let last = Date.now();
+  const watch = setInterval(() => {
+    if (liveState.peek() === "live" && Date.now() - last > STALE_MS) liveState.value = "stale";
+  }, 1000);
+  const wait = (ms) => new Promise((done) => {
+    const wake = () => {
+      clearTimeout(timer);
+      removeEventListener("online", wake);
+      control.signal.removeEventListener("abort", wake);
+      done();
+    };
+    const timer = setTimeout(wake, ms);
+    addEventListener("online", wake);
+    control.signal.addEventListener("abort", wake);
+  });
+  const loop = async () => {
+    while (!control.signal.aborted) {
+      try {
+        await readStream(control, () => {
+          tries = 0;
+          last = Date.now();
+        });
+      } catch {
+        // Whatever it was, it is tried again; the state says so meanwhile.
+      }
+      if (control.signal.aborted || keyWanted.peek()) break;
+      liveState.value = "lost";
+      tries += 1;
+      await wait(Math.min(1000 * 2 ** (tries - 1), 10_000));
+    }
+    clearInterval(watch);
+  };
+  loop();
+};
+
+/** Follow the stream while the page is seen and not paused; returns what ends it. */
+export const followLive = () => {
+  let control = null;
+  const stop = effect(() => {
+    const wanted = running.value && !keyWanted.value;
+    if (wanted && !control) {
+      control = new AbortController();
+      liveState.value = "connecting";
+      follow(control);
+    } else if (!wanted && control) {
+      control.abort();
+      control = null;
+      liveState.value = "off";
+    }
+  });
+  return () => {
+    stop();
+    control?.abort();
+    liveState.value = "off";
+  };
+};
