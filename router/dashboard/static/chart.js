@@ -42,6 +42,9 @@ const columns = (times, series, stacked) => stacked
   ? [times, ...stackUp(series).reverse()]
   : [times, ...series.map(({ values }) => values)];
 
+/** Steps of an axis that counts: there are no half requests. */
+const WHOLE_STEPS = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((n) => n * 10 ** power)).flat();
+
 const options = ({ width, height, series, stacked, format, span, step, onHover }) => {
   const line = colour("var(--line)");
   const faint = colour("var(--faint)");
@@ -50,7 +53,7 @@ const options = ({ width, height, series, stacked, format, span, step, onHover }
   const drawn = (stacked ? [...series].reverse() : series).map((one) => ({
     label: one.label,
     stroke: stacked ? undefined : colour(one.color),
-    fill: stacked ? colour(one.color) : one.filled ? colour(`color-mix(in srgb, ${one.color} 16%, transparent)`) : undefined,
+    fill: stacked ? colour(series.length > 1 ? one.color : `color-mix(in srgb, ${one.color} 72%, var(--surface))`) : one.filled ? colour(`color-mix(in srgb, ${one.color} 16%, transparent)`) : undefined,
     width: stacked ? 0 : 1.5,
     dash: one.dashed ? [4, 3] : undefined,
     paths: stacked ? uPlot.paths.bars({ size: [0.86, 40], align: 1 }) : undefined,
@@ -59,7 +62,7 @@ const options = ({ width, height, series, stacked, format, span, step, onHover }
   return {
     width,
     height,
-    padding: [8, 4, 0, 0],
+    padding: [8, 18, 0, 0],
     legend: { show: false },
     cursor: {
       sync: { key: "time" },
@@ -73,7 +76,7 @@ const options = ({ width, height, series, stacked, format, span, step, onHover }
     },
     axes: [
       { ...axis, grid: { show: false }, size: 28, values: (_, at) => at.map((value) => axisMoment(value, span())), space: 80 },
-      { ...axis, size: 62, values: (_, at) => at.map((value) => format(value)), space: 34 },
+      { ...axis, size: 62, values: (_, at) => at.map((value) => format(value)), space: 34, incrs: stacked ? WHOLE_STEPS : undefined },
     ],
     series: [{}, ...drawn],
     hooks: {
@@ -152,7 +155,7 @@ const summary = (title, times, series, format) => {
 
 /**
  * A chart over time. `series`: [{key, label, color, values, filled, dashed}]; `values` hold null
- * where nothing was measured. Drawing across it chooses that time range.
+ * where nothing was measured. `stacked`: counts, as bars upon each other; else curves. Drawing across it chooses that time range.
  */
 export const TimeChart = ({ title, note, times, step, series, stacked = false, format, height = 190 }) => {
   const [at, setAt] = useState(null);

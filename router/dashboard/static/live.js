@@ -1,10 +1,13 @@
 // The stream of the present: one event a second, read by fetch because an EventSource sends no key.
 
 import { effect, signal } from "./dom.js";
-import { ask, keyWanted } from "./api.js";
+import { ask, getJson, keyWanted } from "./api.js";
 import { running } from "./refresh.js";
 
-const KEPT = 180;
+const KEPT_S = 150;
+/** The present is told each second, the past in steps of ten. */
+const GAP_S = 15;
+const STEPS_BACK = 12;
 const STALE_MS = 5000;
 
 /** The last events, oldest first. */
@@ -24,17 +27,44 @@ export const eventReader = (onEvent) => {
   };
 };
 
+/** A moment of which nothing is known: a curve across it would be a guess. */
+const gap = (t) => ({ t });
+
+const add = (events) => {
+  const known = beats.peek();
+  const missed = known.length > 0 && events[0].t - known.at(-1).t > GAP_S ? [gap(events[0].t - 1)] : [];
+  const oldest = events.at(-1).t - KEPT_S;
+  beats.value = [...known, ...missed, ...events].filter(({ t }) => t >= oldest);
+};
+
+/** What happened before the page was opened, from the log. */
+const lookBack = async (signal) => {
+  const { t, step_s, requests, errors, output_tokens, ...curves } = await getJson("series", { query: `from=-2m&points=${STEPS_BACK}`, signal });
+  const pair = (name, i) => ({ p50: curves[`${name}_p50`][i], p95: curves[`${name}_p95`][i] });
+  add(t.map((begin, i) => ({
+    t: begin + step_s,
+    requests_per_s: requests[i] / step_s,
+    errors_per_s: errors[i] / step_s,
+    ttft_ms: pair("ttft", i),
+    total_ms: pair("total", i),
+    overhead_ms: pair("overhead", i),
+    output_tokens_per_s: output_tokens[i] / step_s,
+  })).slice(0, -1));
+};
+
 const readStream = async (control, heard) => {
+  const now = Date.now() / 1000;
+  if (!beats.peek().length || now - beats.peek().at(-1).t > KEPT_S) {
+    beats.value = [];
+    await lookBack(control.signal);
+  }
   const reply = await ask("live", { signal: control.signal });
   liveState.value = "connecting";
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   const feed = eventReader((event) => {
     heard();
     liveState.value = "live";
-    const known = beats.peek();
-    // After a pause there is a gap; a curve across it would be a guess.
-    const kept = known.length && event.t - known.at(-1).t > 15 ? [] : known;
-    beats.value = [...kept.slice(1 - KEPT), event];
+    add([event]);
   });
   for (;;) {
     const { value, done } = await reader.read();

@@ -23,11 +23,16 @@ const LanguageChoice = () => {
     onClick=${() => setLang(other)}>${other === "zh" ? "中" : "EN"}</button>`;
 };
 
-export const Side = ({ showHelp }) => html`
+export const Side = ({ showHelp }) => {
+  const views = useRef(null);
+  const { view: shown } = route.value;
+  // On a phone the way to the views is wider than the screen.
+  useEffect(() => views.current.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [shown]);
+  return html`
   <header class="side">
     <a class="skip" href="#view" onClick=${(event) => { event.preventDefault(); document.getElementById("view").focus(); }}>${t("skip")}</a>
     <div class="brand"><img src=${new URL("icon.svg", import.meta.url).pathname} alt="" width="22" height="22" /><span>Scenario Router</span></div>
-    <nav class="views" aria-label=${t("views")}>
+    <nav class="views" ref=${views} aria-label=${t("views")}>
       ${VIEWS.map((view) => html`
         <${Go} key=${view} href=${href(after({ view }))} to=${() => go({ view })} aria-current=${route.value.view === view ? "page" : undefined}>
           <${Icon} name=${view} /><span>${t(`view.${view}`)}</span><//>`)}
@@ -37,6 +42,7 @@ export const Side = ({ showHelp }) => html`
       <p class="note about num">${about.value.version && t("version", { version: about.value.version })}${about.value.policy && html`<br />${t("policy", { policy: about.value.policy })}`}</p>
     </div>
   </header>`;
+};
 
 const Refreshing = () => {
   const still = paused.value || !interval.value;
@@ -80,6 +86,7 @@ const Notices = () => {
     ${isReading(about.value) && html`
       <div class="notice" role="status"><progress max=${log.reading.total} value=${log.reading.done} aria-label=${t("reading.label")}></progress>
         ${t("reading", { share: percent(log.reading.done / log.reading.total), done: bytes(log.reading.done), total: bytes(log.reading.total) })}</div>`}
+    ${log.fault && html`<div class="notice bad"><${Icon} name="warning" />${t("log-fault", { fault: log.fault })}</div>`}
     ${log.skipped_lines > 0 && html`<div class="notice"><${Icon} name="warning" />${t("torn", { lines: count(log.skipped_lines) })}</div>`}
     ${log.dropped > 0 && html`<div class="notice bad"><${Icon} name="warning" />${t("dropped", { lines: count(log.dropped) })}</div>`}`;
 };

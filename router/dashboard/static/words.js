@@ -38,7 +38,7 @@ export const t = (key, values = {}) => {
 /** A word of the records in the person's language, or as it stands in the record. */
 export const said = (family, value) => {
   const key = `${family}.${value}`;
-  return value !== null && isKnown(key) ? t(key) : value === null || value === "" ? t("none") : String(value);
+  return isKnown(key) ? t(key) : value === null || value === "" ? t("none") : String(value);
 };
 
 // --- numbers ---
@@ -58,7 +58,7 @@ export const count = (value) => isMissing(value) ? NOTHING : format({ maximumFra
 /** Large counts in few characters; the whole number belongs in a title. */
 export const compact = (value) => isMissing(value) ? NOTHING
   : Math.abs(value) < 10_000 ? count(value)
-  : format({ notation: "compact", maximumSignificantDigits: 3 }).format(value);
+  : new Intl.NumberFormat(lang.value === "zh" ? "zh-CN" : "en-US", { notation: "compact", maximumSignificantDigits: 3 }).format(value);
 
 export const decimal = (value, digits = 1) => isMissing(value) ? NOTHING
   : format({ minimumFractionDigits: digits, maximumFractionDigits: digits }).format(value);
@@ -73,28 +73,36 @@ export const percent = (share, digits) => isMissing(share) ? NOTHING
     maximumFractionDigits: digits ?? (share > 0 && share < 0.1 || share > 0.9 && share < 1 ? 1 : 0),
   }).format(share);
 
-const unit = (value, name, digits) => format({
-  style: "unit", unit: name, unitDisplay: "short",
+/** A number and its unit, never parted by the end of a line. */
+const unit = (value, name, digits) => `${format({
   minimumFractionDigits: digits, maximumFractionDigits: digits,
-}).format(value);
+}).format(value)}\u00a0${t(`unit.${name}`)}`;
 
 /** Milliseconds as what reads best. */
 export const duration = (ms) => {
   if (isMissing(ms)) return NOTHING;
   const size = Math.abs(ms);
-  if (size < 1) return unit(ms, "millisecond", ms === 0 ? 0 : 2);
-  if (size < 10) return unit(ms, "millisecond", 1);
-  if (size < 1000) return unit(ms, "millisecond", 0);
-  if (size < 60_000) return unit(ms / 1000, "second", size < 10_000 ? 2 : 1);
-  if (size < 3_600_000) return unit(ms / 60_000, "minute", 1);
-  if (size < 172_800_000) return unit(ms / 3_600_000, "hour", 1);
-  return unit(ms / 86_400_000, "day", 1);
+  if (size < 1) return `${format({ maximumSignificantDigits: 2 }).format(ms)}\u00a0${t("unit.ms")}`;
+  if (size < 10) return unit(ms, "ms", 1);
+  if (size < 1000) return unit(ms, "ms", 0);
+  if (size < 60_000) return unit(ms / 1000, "s", size < 10_000 ? 2 : 1);
+  if (size < 3_600_000) return unit(ms / 60_000, "min", 1);
+  if (size < 172_800_000) return unit(ms / 3_600_000, "h", 1);
+  return unit(ms / 86_400_000, "d", 1);
+};
+
+/** A length of time that is whole in its unit more often than not: "30 s", "12 min". */
+export const step = (seconds) => {
+  for (const [name, size] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
+    if (seconds >= size) return unit(seconds / size, name, seconds % size < 0.001 * size ? 0 : 1);
+  }
+  return unit(seconds * 1000, "ms", 0);
 };
 
 export const bytes = (value) => {
-  const units = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
-  const step = value > 0 ? Math.min(4, Math.floor(Math.log10(value) / 3)) : 0;
-  return unit(value / 1000 ** step, units[step], step > 1 ? 1 : 0);
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const power = value > 0 ? Math.min(4, Math.floor(Math.log10(value) / 3)) : 0;
+  return unit(value / 1000 ** power, units[power], power > 1 ? 1 : 0);
 };
 
 // --- moments ---

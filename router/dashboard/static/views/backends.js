@@ -25,7 +25,7 @@ const Present = ({ live }) => {
       ${draining && html`<${Badge} tone="warn">${t("draining")}<//>`}
       <span class="note num">${t("weight")} ${weight}</span>
     </div>
-    ${reason && html`<p class="note">${reason}</p>`}
+    ${reason && reason !== "ok" && html`<p class="note">${reason}</p>`}
     <p class="in-flight"><span>${t("live.in_flight")}</span>
       <${Meter} share=${max_inflight ? in_flight / max_inflight : 0} label=${max_inflight ? `${count(in_flight)} / ${count(max_inflight)}` : count(in_flight)} /></p>`;
 };
@@ -68,7 +68,7 @@ const Misses = ({ misses }) => {
 export const Backends = () => {
   const answer = useData("backends", scope.value);
   return html`
-    <${Panel} id="backends" title=${t("view.backends")} note=${rangeWords(route.value)} flush>
+    <${Panel} id="backends" title=${rangeWords(route.value)} flush>
       <${Answer} of=${answer} height=${420}>
         ${({ rows, prefix }) => rows.length === 0 ? html`<${Nothing} />` : html`
           <div class="card-grid wide">${rows.map((row) => html`<${Backend} key=${row.backend ?? ""} row=${row} />`)}</div>

@@ -52,7 +52,7 @@ const Experiment = ({ name, arms }) => html`
 export const Experiments = () => {
   const answer = useData("experiments", scope.value);
   return html`
-    <${Panel} id="experiments" title=${t("view.experiments")} note=${rangeWords(route.value)} flush>
+    <${Panel} id="experiments" title=${rangeWords(route.value)} flush>
       <${Answer} of=${answer} height=${320}>
         ${({ rows }) => rows.length === 0
           ? html`<${Empty} title=${t("experiments.none")}><p>${t("experiments.none.do")}</p><//>`

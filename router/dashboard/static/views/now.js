@@ -8,7 +8,7 @@ import { beats, followLive, liveState } from "../live.js";
 import { isFiltered, route, scope } from "../route.js";
 import { rangeWords } from "../range.js";
 import { Answer, Panel, colourOf } from "../parts.js";
-import { compact, count, duration, percent, rate, said, t } from "../words.js";
+import { compact, count, duration, percent, rate, said, step as stepWords, t } from "../words.js";
 import { Nothing } from "./nothing.js";
 
 const TILES = [
@@ -55,8 +55,11 @@ const Live = () => {
 
 const sum = (values) => values.reduce((total, value) => total + (value || 0), 0);
 
+/** Scenarios in their own order, what belongs to none of them last. */
+const place = (name) => about.value.scenarios.indexOf(name) + 1 || Infinity;
+
 const byScenario = (data) => Object.keys(data.by_scenario)
-  .sort((a, b) => about.value.scenarios.indexOf(a) - about.value.scenarios.indexOf(b))
+  .sort((a, b) => place(a) - place(b))
   .map((name) => ({
     key: name, label: said("scenario", name), values: data.by_scenario[name],
     color: colourOf(name, about.value.scenarios),
@@ -66,24 +69,24 @@ const Course = ({ data }) => {
   const { t: times, step_s: step } = data;
   const curve = (key, label, color, more = {}) => ({ key, label, color, values: data[key], ...more });
   const scenarios = useMemo(() => byScenario(data), [data, about.value.scenarios]);
-  const errors = useMemo(() => [curve("errors", t("errors"), "var(--bad)", { filled: true })], [data]);
+  const errors = useMemo(() => [curve("errors", t("errors"), "var(--bad)")], [data]);
+  const tokens = useMemo(() => [curve("output_tokens", t("output-tokens"), "var(--c6)")], [data]);
   const latency = (name, color) => [
     curve(`${name}_p50`, "p50", color, { filled: true }),
     curve(`${name}_p95`, "p95", color, { dashed: true }),
   ];
   const requests = sum(data.requests);
   const shared = { times, step };
-  const perStep = t("per-step", { step: duration(step * 1000) });
+  const perStep = t("per-step", { step: stepWords(step) });
   return html`
-    <p class="sum num" data-sum="requests"><b>${count(requests)}</b> ${t("requests")} · <b>${count(sum(data.errors))}</b> ${t("errors")}${requests ? ` (${percent(sum(data.errors) / requests)})` : ""}
-      · <b title=${count(sum(data.output_tokens))}>${compact(sum(data.output_tokens))}</b> ${t("output-tokens")}</p>
+    <p class="sum num" data-sum="requests"><b>${count(requests)}</b> ${t("n-requests")} · <b>${count(sum(data.errors))}</b> ${t("n-errors")}${requests ? ` (${percent(sum(data.errors) / requests)})` : ""}${" · "}<b title=${count(sum(data.output_tokens))}>${compact(sum(data.output_tokens))}</b> ${t("output-tokens")}</p>
     <div class="charts">
       <${TimeChart} title=${t("chart.requests")} note=${perStep} ...${shared} series=${scenarios} stacked format=${count} />
-      <${TimeChart} title=${t("chart.errors")} note=${perStep} ...${shared} series=${errors} format=${count} />
+      <${TimeChart} title=${t("chart.errors")} note=${perStep} ...${shared} series=${errors} stacked format=${count} />
       <${TimeChart} title=${t("chart.ttft")} ...${shared} series=${latency("ttft", "var(--c2)")} format=${duration} />
       <${TimeChart} title=${t("chart.total")} ...${shared} series=${latency("total", "var(--c5)")} format=${duration} />
       <${TimeChart} title=${t("chart.overhead")} ...${shared} series=${latency("overhead", "var(--c3)")} format=${duration} />
-      <${TimeChart} title=${t("chart.output")} note=${perStep} ...${shared} series=${[curve("output_tokens", t("output-tokens"), "var(--c6)", { filled: true })]} format=${compact} />
+      <${TimeChart} title=${t("chart.output")} note=${perStep} ...${shared} series=${tokens} stacked format=${compact} />
     </div>`;
 };
 

@@ -96,7 +96,7 @@ const Body = ({ body }) => {
   if (!body) return html`<p class="note">${t(about.value.bodies === "off" ? "body.off" : "body.none")}</p>`;
   const redacted = Object.entries(body.redacted || {});
   return html`
-    ${redacted.length > 0 && html`<p class="note">${t("body.redacted", { what: redacted.map(([kind, n]) => `${said("redacted", kind)} ${n}`).join(", ") })}</p>`}
+    ${redacted.length > 0 && html`<p class="note">${t("body.redacted", { what: redacted.map(([kind, n]) => `${said("redacted", kind)}: ${n}`).join(", ") })}</p>`}
     ${body.cut && html`<p class="note">${t("body.cut")}</p>`}
     ${(body.prompt || []).map(({ role, content }, i) => html`<div class="message" key=${i}><h4>${said("role", role)}</h4><pre class="text">${text(content)}</pre></div>`)}
     ${isSet(body.answer) && html`<div class="message answer-text"><h4>${t("answer")}</h4><pre class="text">${text(body.answer)}</pre></div>`}`;
@@ -118,8 +118,8 @@ const Where = ({ record }) => {
   const sessionLink = record.session && requestsOf({ session: [record.session] });
   return html`<${Facts} rows=${[
     [t("backend"), record.backend], [t("pool"), record.pool], [t("dialect"), record.dialect], [t("model.client"), record.client_model], [t("model.sent"), record.backend_model],
-    [t("endpoint"), record.endpoint], [t("stream"), t(record.stream ? "yes" : "no")],
-    [t("finish"), record.finish_reason && said("finish", record.finish_reason)], [t("affinity"), isKnown(`affinity.${record.affinity}`) ? t(`affinity.${record.affinity}`) : record.affinity],
+    [t("endpoint"), record.endpoint], [t("filter.stream"), t(record.stream ? "yes" : "no")],
+    [t("finish"), record.finish_reason && said("finish", record.finish_reason)], [t("affinity.one"), isKnown(`affinity.${record.affinity}`) ? t(`affinity.${record.affinity}`) : record.affinity],
     [t("moved.why"), record.moved_because], [t("session"), record.session && html`<${Go} class="link mono" href=${href(after({ ...sessionLink, open: "" }))} to=${() => go({ ...sessionLink, open: "" })}>${record.session}<//>`],
     [t("key-name"), record.key], [t("trace"), record.trace_id && html`<span class="mono">${record.trace_id}</span>`], [t("error-code"), record.error_code && html`<span class="mono">${record.error_code}</span>`],
   ]} />`;

@@ -12,7 +12,9 @@ import { Nothing } from "./nothing.js";
 
 const FIRST = ["ts", "desc"];
 
-const Marks = ({ row }) => html`
+const hasMarks = (row) => row.thinking || row.stream || row.rescued || row.warnings?.length > 0;
+
+const Marks = ({ row }) => hasMarks(row) && html`
   <span class="marks">
     ${row.thinking && html`<${Badge} tone="info">${t("thinking")}<//>`}
     ${row.stream && html`<${Badge}>${t("stream")}<//>`}
@@ -29,7 +31,7 @@ const columns = () => [
   { id: "outcome", label: t("outcome"), cell: (row) => html`<span title=${row.error_code || undefined}><${Badge} tone=${outcomeTone(row.outcome)}>${said("outcome", row.outcome)}<//> <span class="note num">${row.status ?? ""}</span></span>` },
   { id: "ttft_ms", label: t("ttft"), num: true, cell: (row) => duration(row.ttft_ms) },
   { id: "total_ms", label: t("total-time"), num: true, cell: (row) => duration(row.total_ms) },
-  { id: "input_tokens", label: t("tokens-in"), num: true, cell: (row) => html`${count(row.input_tokens)}${row.cached_share > 0 && html` <small class="note" title=${t("cached.title")}>${percent(row.cached_share)}</small>`}` },
+  { id: "input_tokens", label: t("tokens-in"), num: true, cell: (row) => html`<span>${count(row.input_tokens)}${row.cached_share > 0 && html` <small title=${t("cached.title")}>${percent(row.cached_share)}</small>`}</span>` },
   { id: "output_tokens", label: t("tokens-out"), num: true, cell: (row) => count(row.output_tokens) },
   { id: "finish_reason", label: t("finish"), sorts: false, cell: (row) => html`<span class=${cls(row.finish_reason === "length" && "warn-text")}>${row.finish_reason ? said("finish", row.finish_reason) : "–"}</span>` },
   { id: "marks", label: t("marks"), sorts: false, wide: true, cell: (row) => html`<${Marks} row=${row} />` },
@@ -56,7 +58,7 @@ export const Requests = () => {
   const answer = useData("requests", `${scope.value}&sort=${sort}&order=${order}&limit=${PAGE_SIZE}&offset=${(page - 1) * PAGE_SIZE}`);
   useWalk(answer.data?.rows || []);
   return html`
-    <${Panel} id="requests" title=${t("view.requests")} note=${rangeWords(route.value)} flush>
+    <${Panel} id="requests" title=${rangeWords(route.value)} flush>
       <${Answer} of=${answer} height=${600}>
         ${({ total, rows }) => total === 0 ? html`<${Nothing} />` : html`
           <${Table} caption=${t("view.requests")} columns=${shown} rows=${rows} rowKey=${(row) => row.request_id} fallback=${FIRST}

@@ -1,6 +1,6 @@
 // What kinds of work came, how fast each was, and how sure the router was of it.
 
-import { html, useState } from "../dom.js";
+import { cls, html, useState } from "../dom.js";
 import { about } from "../about.js";
 import { useData } from "../data.js";
 import { go, href, after, route, scope } from "../route.js";
@@ -17,7 +17,7 @@ const sourceParts = (sources) => Object.entries(sources)
 
 const times = (p50, p95) => html`<span class="pair">${duration(p50)}<small>${duration(p95)}</small></span>`;
 /** A count, and which part of its row it is. */
-const part = (value, row, tone) => html`<span class=${`pair ${value && tone ? tone : ""}`}>${count(value)}<small>${value ? percent(value / row.requests) : ""}</small></span>`;
+const part = (value, row, tone) => html`<span class=${cls("pair", value ? tone : "zero")}>${count(value)}<small>${value ? percent(value / row.requests) : ""}</small></span>`;
 
 const columns = () => [
   { id: "scenario", label: t("scenario"), cell: (row) => html`<span class="name"><i class="dot" style=${{ background: colourOf(row.scenario, about.value.scenarios) }}></i>${said("scenario", row.scenario)}</span>` },
@@ -32,7 +32,6 @@ const columns = () => [
   { id: "rescued", label: t("rescued"), title: t("rescued.title"), num: true, cell: (row) => part(row.rescued, row), total: (row) => count(row.rescued) },
   { id: "empty", label: t("empty-answers"), title: t("empty-answers.title"), num: true, cell: (row) => part(row.empty, row, "warn"), total: (row) => count(row.empty) },
   { id: "errors", label: t("errors"), num: true, cell: (row) => part(row.errors, row, "bad"), total: (row) => count(row.errors) },
-  { id: "confidence", label: t("confidence"), sorts: false, cell: (row) => html`<${Histogram} counts=${row.confidence} name=${t("confidence")} />` },
 ];
 
 const SUMMED = ["requests", "input_tokens", "output_tokens", "truncated", "rescued", "empty", "errors"];
@@ -53,7 +52,7 @@ export const Scenarios = () => {
   const answer = useData("scenarios", scope.value);
   const [all, setAll] = useState(false);
   return html`
-    <${Panel} id="scenarios" title=${t("by-scenario")} note=${rangeWords(route.value)} flush>
+    <${Panel} id="scenarios" title=${rangeWords(route.value)} flush>
       <${Answer} of=${answer} height=${380}>
         ${({ rows }) => {
           if (!rows.length) return html`<${Nothing} />`;

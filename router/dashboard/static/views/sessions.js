@@ -33,7 +33,7 @@ export const Sessions = () => {
   const { page } = route.value;
   const answer = useData("sessions", `${scope.value}&sort=${sort}&order=${order}&limit=${PAGE_SIZE}&offset=${(page - 1) * PAGE_SIZE}`);
   return html`
-    <${Panel} id="sessions" title=${t("view.sessions")} note=${rangeWords(route.value)} flush>
+    <${Panel} id="sessions" title=${rangeWords(route.value)} flush>
       <${Answer} of=${answer} height=${480}>
         ${({ total, rows }) => total === 0 ? html`<${Nothing} />` : html`
           <${Table} caption=${t("view.sessions")} columns=${shown} rows=${rows} rowKey=${(row) => row.session} fallback=${FIRST}
