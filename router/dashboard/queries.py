@@ -193,7 +193,10 @@ def scenarios(rows: Rows, asked: Asked) -> list[dict[str, Any]]:
         f"count(*) FILTER ({IS_ERROR}) AS errors, "
         "map_from_entries(list_zip([0,1,2,3,4,5,6,7,8,9], ["
         + ", ".join(
-            f"count(*) FILTER (least(floor(confidence * 10), 9) = {number})" for number in range(10)
+            # least() passes over null, and would put those without one in the last bin
+            "count(*) FILTER (confidence IS NOT NULL "
+            f"AND least(floor(confidence * 10), 9) = {number})"
+            for number in range(10)
         )
         + f"])) FROM requests {asked.where()} GROUP BY scenario "
         f"ORDER BY requests DESC, scenario LIMIT {_MAX_GROUPS}",

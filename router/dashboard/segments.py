@@ -13,7 +13,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,16 +60,18 @@ class Finder:
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = tuple(folders)
         self._heads: dict[Path, tuple[tuple[int, int, int], str]] = {}
+        self.faults: list[str] = []  # files that cannot be read
 
     def found(self) -> list[Segment]:
         """All segments, the newest first."""
         seen: dict[Path, tuple[tuple[int, int, int], str]] = {}
+        faults: list[str] = []
         segments: dict[tuple[str, str, str], Segment] = {}
         for path in files_in(self._folders):
             name = _NAME.match(path.name)
             if name is None:
                 continue
-            with suppress(OSError, EOFError, zlib.error):  # gone by now, or not whole yet
+            with _noting(path, faults):
                 stat = path.stat()
                 state = stat.st_ino, stat.st_size, stat.st_mtime_ns
                 is_packed = name[2] == PACKED
@@ -85,8 +87,19 @@ class Finder:
                 # Both there: the plain one is still being compressed, or about to go.
                 if not is_packed or segment.key not in segments:
                     segments[segment.key] = segment
-        self._heads = seen
+        self._heads, self.faults = seen, faults
         return sorted(segments.values(), key=lambda segment: segment.age, reverse=True)
+
+
+@contextmanager
+def _noting(path: Path, faults: list[str]) -> Iterator[None]:
+    """Whatever is wrong with one file is noted, and is nothing to the others."""
+    try:
+        yield
+    except FileNotFoundError:
+        pass  # gone by now
+    except (OSError, EOFError, zlib.error) as error:
+        faults.append(f"{path.name} cannot be read: {error}")
 
 
 def files_in(folders: Iterable[Path]) -> Iterator[Path]:

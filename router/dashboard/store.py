@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,14 +168,15 @@ class Store:
         self._known = self._reads()
         self._listed: list[Segment] = []
         self._unpacked: tuple[Segment, Unpacked] | None = None
-        self._looked_at = -_LOOK_S
         self._asked_at = time.monotonic()
+        self._looked_at = -math.inf
+        self._seen_at = -math.inf  # the look that what has been read is of
         self._fault: str | None = None
+        self._faults: dict[tuple[str, str, str], str] = {}  # segments that cannot be read on
         self._records = self._count()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._round = threading.Condition()
-        self._rounds = 0  # times that nothing was left to read, or a piece was
         self._thread = threading.Thread(target=self._run, name="log reader", daemon=True)
 
     # ------------------------------------------------------------------ asked by others
@@ -206,15 +208,18 @@ class Store:
             cursor.execute(sql, values)
             yield iter(lambda: cursor.fetchmany(at_once), [])
 
-    def fresh(self, patience_s: float) -> None:
-        """Wait until what is on the disk now has been read, or a piece of it; not for long."""
-        self._asked_at = time.monotonic()
-        if self._asked_at - self._looked_at < _LOOK_S / 2 and self.progress.is_whole:
-            return
+    def fresh(self, patience_s: float, *, age_s: float = _LOOK_S / 2) -> None:
+        """Wait until what is on the disk has been read, or a piece of it; not for long.
+
+        What was seen less than `age_s` ago is fresh enough.
+        """
+        now = self._asked_at = time.monotonic()
         with self._round:
-            before = self._rounds
+            if self._seen_at >= now - age_s:
+                return
+            self._looked_at = -math.inf
             self._wake.set()
-            self._round.wait_for(lambda: self._rounds > before, patience_s)
+            self._round.wait_for(lambda: self._seen_at >= now - age_s, patience_s)
 
     @property
     def progress(self) -> Progress:
@@ -225,7 +230,7 @@ class Store:
             skipped=sum(read.skipped for read in reads),
             done=sum(read.high - read.low for read in reads),
             total=sum(max(read.size, read.high - read.low) for read in reads),
-            fault=self._fault,
+            fault=self._fault or next(iter([*self._faults.values(), *self._finder.faults]), None),
         )
 
     # ------------------------------------------------------------------ the database
@@ -281,27 +286,27 @@ class Store:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._wake.clear()  # whoever calls from here on is heard after this step
             try:
                 is_done = self._step()
                 self._fault = None
-            except (OSError, EOFError, zlib.error, duckdb.Error) as error:
+            except duckdb.Error as error:
                 if self._stopping.is_set():
                     break
                 if self._fault is None:
                     log.warning("the request log cannot be read on", reason=str(error))
                 self._fault = str(error)
-                self._looked_at = -_LOOK_S
+                self._looked_at = -math.inf
                 self._drop_unpacked()
                 self._stopping.wait(_PAUSE_S)
                 is_done = True
             with self._round:
-                self._rounds += 1
+                self._seen_at = self._looked_at
                 self._round.notify_all()
             if is_done:
                 is_quiet = time.monotonic() - self._asked_at > _QUIET_S
                 self._wake.wait(None if is_quiet else _LOOK_S)
-                self._wake.clear()
-                self._looked_at = -_LOOK_S
+                self._looked_at = -math.inf
         self._drop_unpacked()
 
     def _step(self) -> bool:
@@ -309,24 +314,34 @@ class Store:
         if time.monotonic() - self._looked_at >= _LOOK_S:
             self._look()
         for segment in self._listed:
-            read = self._known[segment.key]
-            if (
-                read.state != segment.state
-                and not segment.is_packed
-                and self._read_on(segment, read)
-            ):
+            if not segment.is_packed and self._more(segment, self._read_on):
                 return False
         for segment in self._listed:
-            read = self._known[segment.key]
-            if read.state == segment.state:
-                continue
-            more = self._unpack if segment.is_packed else self._read_back
-            if more(segment, read):
+            if self._more(segment, self._unpack if segment.is_packed else self._read_back):
                 return False
         return True
 
+    def _more(self, segment: Segment, read_more: Callable[[Segment, _Read], bool]) -> bool:
+        """Whether there was more of this segment. One that cannot be read holds no other up."""
+        read = self._known[segment.key]
+        if read.state == segment.state:
+            return False
+        try:
+            return read_more(segment, read)
+        except FileNotFoundError:
+            return False  # compressed or gone by now: seen at the next look
+        except (OSError, EOFError, zlib.error) as error:
+            self._drop_unpacked()
+            fault = f"{segment.path.name} cannot be read: {error}"
+            log.warning("a part of the request log is left out", reason=fault)
+            self._faults[segment.key] = fault
+            read = self._known[segment.key]
+            read.state, read.size = segment.state, read.high - read.low  # until it changes
+            return False
+
     def _look(self) -> None:
         """See which segments there are; rows of those that are gone go too."""
+        looked_at = time.monotonic()
         listed = self._finder.found()
         present = {segment.key for segment in listed}
         for key in [key for key in self._known if key not in present]:
@@ -336,16 +351,18 @@ class Store:
             if read is None:
                 read = self._known[segment.key] = _Read(self._new_id(), 0, 0, "", 0)
             if read.state != segment.state:
+                self._faults.pop(segment.key, None)
                 with contextlib.suppress(OSError):  # gone by now: seen at the next look
                     read.size = segments.plain_size(segment)
         self._listed = listed
-        self._looked_at = time.monotonic()
+        self._looked_at = looked_at
 
     def _new_id(self) -> int:
         return max((read.id for read in self._known.values()), default=0) + 1
 
     def _forget(self, key: tuple[str, str, str]) -> None:
         read = self._known.pop(key)
+        self._faults.pop(key, None)
         with self._transaction():
             self._writer.execute("DELETE FROM requests WHERE segment = ?", [read.id])
             self._writer.execute("DELETE FROM segments WHERE id = ?", [read.id])
@@ -356,6 +373,9 @@ class Store:
         if not read.high:
             end = segments.last_line_end(segment.path)
             read.low = read.high = end
+            if not end:
+                self._settle(segment, read)  # no line is whole yet
+                return False
             return self._read_back(segment, read)
         if segment.size < read.high:  # cut short, which no router does
             self._forget(segment.key)
@@ -418,7 +438,7 @@ class Store:
         with self._transaction():
             try:
                 taken = self._insert(read.id, piece)
-            except duckdb.Error:
+            except duckdb.InvalidInputException:
                 self._writer.execute("ROLLBACK")
                 self._writer.execute("BEGIN")
                 taken = self._insert(read.id, _tame(piece))

@@ -47,8 +47,8 @@ _POLL_S = 0.05
 _PAUSE_S = 5.0
 _LIVE_S = 1.0
 _BODY_BYTES = 64 << 10
-#: what a socket's path may have
-_PATH_BYTES = 100
+#: of the folder of a socket, whose whole path may have about a hundred
+_FOLDER_BYTES = 70
 _PIECE = 1 << 16
 _PASSED = (
     "Accept-Encoding",
@@ -288,8 +288,11 @@ class Dashboard:
                 str(configs.beside(app.config_keeper.path, app.config.log.dir)),
             ]
             name = hashlib.blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
-            folder = trained.folder() / "dashboard"
-            if not _is_private(folder) or len(os.fsencode(folder)) + 24 > _PATH_BYTES:
+            shared = Path(tempfile.gettempdir()) / f"scenario-router-{os.getuid()}"
+            for folder in (trained.folder() / "dashboard", shared):
+                if len(os.fsencode(folder)) <= _FOLDER_BYTES and _is_private(folder):
+                    break
+            else:
                 self._private = tempfile.TemporaryDirectory(prefix="scenario-router-")
                 folder = Path(self._private.name)
             self._socket = folder / f"{name}.sock"
@@ -300,11 +303,13 @@ def _is_private(folder: Path) -> bool:
     """Whether nobody else can put a socket there, or connect to one."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.chmod(folder, 0o700)
         found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return False  # somebody else's, or a link to wherever
+        folder.chmod(0o700)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return True
 
 
 def _break_off(request: web.Request) -> None:
