@@ -71,6 +71,20 @@ def adapted(text: str) -> str:
     return re.sub(r"\n?//# sourceMappingURL=\S+\n?", "\n", text)
 
 
+def shipped() -> list[Path]:
+    """The files that come with the page."""
+    return sorted(target for target in FILES.values() if target.parent == VENDOR)
+
+
+def checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def checksums_in(readme: str) -> dict[str, str]:
+    """What the README says of each file."""
+    return dict(re.findall(r"^\| (\S+) \| ([0-9a-f]{64}) \|$", readme, re.MULTILINE))
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         packages = Path(name)
@@ -89,12 +103,8 @@ def main() -> None:
             package: json.loads((modules / package / "package.json").read_bytes())["license"]
             for package in VERSIONS
         }
-    shipped = [target for target in FILES.values() if target.parent == VENDOR]
     rows = [f"| {p} | {VERSIONS[p]} | {licences[p]} |" for p in VERSIONS if p != "axe-core"]
-    sums = [
-        f"| {path.name} | {hashlib.sha256(path.read_bytes()).hexdigest()} |"
-        for path in sorted(shipped)
-    ]
+    sums = [f"| {path.name} | {checksum(path)} |" for path in shipped()]
     text = _README.format(packages="\n".join(rows), files="\n".join(sums))
     (VENDOR / "README.md").write_text(text, encoding="utf-8")
 

@@ -132,7 +132,7 @@ const Canvas = ({ times, step, series, stacked, format, height, label, onHover }
 const AsTable = ({ times, series, format, caption }) => {
   const rows = times.map((at, i) => i).filter((i) => series.some(({ values }) => values[i])).reverse();
   return html`
-    <div class="table-box chart-table" tabindex="0" role="region" aria-label=${caption}>
+    <div class="table-box chart-table" tabindex="0" role="group" aria-label=${caption}>
       <table>
         <caption class="visually-hidden">${caption}</caption>
         <thead><tr><th scope="col">${t("time")}</th>${series.map((one) => html`<th scope="col" class="num">${one.label}</th>`)}</tr></thead>

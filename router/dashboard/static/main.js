@@ -15,7 +15,6 @@ import { Sessions } from "./views/sessions.js";
 import { Experiments } from "./views/experiments.js";
 import { Requests } from "./views/requests.js";
 import { OneRequest } from "./views/request.js";
-import { t } from "./words.js";
 
 const SHOWN = {
   now: Now, scenarios: Scenarios, savings: Savings, backends: Backends, sessions: Sessions,
@@ -53,10 +52,10 @@ const App = () => {
   return html`
     <div class=${cls("app", open && "has-drawer")}>
       <${Side} showHelp=${() => setHelp(true)} />
-      <div class="body" id="body">
+      <main class="body" id="body">
         <${Top} />
-        <main id="view" tabindex="-1" aria-label=${t(`view.${view}`)} data-view=${view}><${SHOWN[view]} key=${view} /></main>
-      </div>
+        <div id="view" tabindex="-1" data-view=${view}><${SHOWN[view]} key=${view} /></div>
+      </main>
       ${open && html`<${OneRequest} key=${open} id=${open} />`}
       ${help && html`<${Help} close=${() => setHelp(false)} />`}
       <${Toast} />

@@ -28,15 +28,14 @@ document.addEventListener("visibilitychange", () => {
 });
 
 let timer = 0;
-let asked = Date.now();
+let wasRunning = true;
 effect(() => {
   clearInterval(timer);
   const every = interval.value * 1000;
+  const isBack = running.value && !wasRunning;
+  wasRunning = running.value;
   if (!running.value || !every) return;
-  // Seen again after a while: what is shown is old.
-  if (Date.now() - asked > every) refreshNow();
-  timer = setInterval(() => {
-    asked = Date.now();
-    refreshNow();
-  }, every);
+  // Seen again, or let go on: what is shown is old.
+  if (isBack) refreshNow();
+  timer = setInterval(refreshNow, every);
 });

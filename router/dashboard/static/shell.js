@@ -34,7 +34,7 @@ export const Side = ({ showHelp }) => {
     <div class="brand"><img src=${new URL("icon.svg", import.meta.url).pathname} alt="" width="22" height="22" /><span>Scenario Router</span></div>
     <nav class="views" ref=${views} aria-label=${t("views")}>
       ${VIEWS.map((view) => html`
-        <${Go} key=${view} href=${href(after({ view }))} to=${() => go({ view })} aria-current=${route.value.view === view ? "page" : undefined}>
+        <${Go} key=${view} href=${href(after({ view, open: "" }))} to=${() => go({ view, open: "" })} aria-current=${route.value.view === view ? "page" : undefined}>
           <${Icon} name=${view} /><span>${t(`view.${view}`)}</span><//>`)}
     </nav>
     <div class="side-foot">

@@ -80,7 +80,7 @@ export const Table = ({ caption, columns, rows, rowKey, to, fallback, isChosen =
   };
   return html`
     <${SortChoice} columns=${columns} current=${current} />
-    <div class="table-box" role="region" aria-label=${caption} tabindex="0">
+    <div class="table-box" role="group" aria-label=${caption} tabindex="0">
       <table class="cards" role="table">
         <caption class="visually-hidden">${caption}</caption>
         <thead role="rowgroup"><tr role="row">${columns.map((column) => html`<${Heading} key=${column.id} column=${column} current=${current} />`)}</tr></thead>

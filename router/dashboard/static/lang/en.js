@@ -401,6 +401,7 @@ export const en = {
   "trace": "Trace",
   "error-code": "Error code",
   "prompt-and-answer": "Prompt and answer",
+  "thought": "Thought",
   "answer": "Answer",
   "role.system": "System",
   "role.user": "User",

@@ -401,6 +401,7 @@ export const zh = {
   "trace": "追踪",
   "error-code": "错误代码",
   "prompt-and-answer": "提示词与回答",
+  "thought": "思考",
   "answer": "回答",
   "role.system": "系统",
   "role.user": "用户",

@@ -28,7 +28,7 @@ const FIGURES = [
 const Experiment = ({ name, arms }) => html`
   <section class="experiment">
     <h3>${name}</h3>
-    <div class="table-box" role="region" aria-label=${name} tabindex="0">
+    <div class="table-box" role="group" aria-label=${name} tabindex="0">
       <table class="cards" role="table">
         <caption class="visually-hidden">${name}</caption>
         <thead role="rowgroup"><tr role="row"><th scope="col" role="columnheader">${t("arm")}</th><th scope="col" role="columnheader">${t("state")}</th>

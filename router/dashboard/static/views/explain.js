@@ -26,7 +26,7 @@ const Compared = ({ found }) => {
   const label = (name) => name.startsWith("params.") ? html`<span class="mono">${name.slice(7)}</span>` : t(name);
   return html`
     <p>${differs.size ? t("explain.differs", { number: differs.size }) : t("explain.same")} <span class="note">${t(`explain.basis.${found.basis}`)}</span></p>
-    <div class="table-box" tabindex="0" role="region" aria-label=${t("explain.title")}>
+    <div class="table-box" tabindex="0" role="group" aria-label=${t("explain.title")}>
       <table class="params explained">
         <thead><tr><th scope="col"></th><th scope="col">${t("explain.then")}</th><th scope="col">${t("explain.now")}</th><th scope="col"><span class="visually-hidden">${t("differs")}</span></th></tr></thead>
         <tbody>${rowsOf(found).map(([name, then, now]) => html`

@@ -10,7 +10,7 @@ export const refusal = (error) => isKnown(`refused.${error.code}`) ? t(`refused.
 
 export const Label = ({ id, record, labels, hasBody }) => {
   const [state, setState] = useState({ done: labels, wrong: "", busy: false });
-  const choices = about.value.scenarios.filter((name) => name !== null);
+  const choices = about.value.policy_scenarios?.length ? about.value.policy_scenarios : about.value.scenarios;
   const write = async (event) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget);

@@ -61,7 +61,7 @@ const place = (name) => about.value.scenarios.indexOf(name) + 1 || Infinity;
 const byScenario = (data) => Object.keys(data.by_scenario)
   .sort((a, b) => place(a) - place(b))
   .map((name) => ({
-    key: name, label: said("scenario", name), values: data.by_scenario[name],
+    key: name, label: said("scenario", name || null), values: data.by_scenario[name],
     color: colourOf(name, about.value.scenarios),
   }));
 

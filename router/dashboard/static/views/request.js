@@ -56,7 +56,7 @@ export const Params = ({ params, caption }) => {
   const rows = Object.entries(params);
   if (!rows.length) return html`<p class="note">${t("params.none")}</p>`;
   return html`
-    <div class="table-box" tabindex="0" role="region" aria-label=${caption}>
+    <div class="table-box" tabindex="0" role="group" aria-label=${caption}>
       <table class="params">
         <caption class="visually-hidden">${caption}</caption>
         <thead><tr><th scope="col">${t("param")}</th><th scope="col">${t("param.client")}</th><th scope="col">${t("param.sent")}</th><th scope="col">${t("param.origin")}</th></tr></thead>
@@ -99,6 +99,7 @@ const Body = ({ body }) => {
     ${redacted.length > 0 && html`<p class="note">${t("body.redacted", { what: redacted.map(([kind, n]) => `${said("redacted", kind)}: ${n}`).join(", ") })}</p>`}
     ${body.cut && html`<p class="note">${t("body.cut")}</p>`}
     ${(body.prompt || []).map(({ role, content }, i) => html`<div class="message" key=${i}><h4>${said("role", role)}</h4><pre class="text">${text(content)}</pre></div>`)}
+    ${isSet(body.reasoning) && html`<div class="message"><h4>${t("thought")}</h4><pre class="text">${text(body.reasoning)}</pre></div>`}
     ${isSet(body.answer) && html`<div class="message answer-text"><h4>${t("answer")}</h4><pre class="text">${text(body.answer)}</pre></div>`}`;
 };
 
@@ -170,12 +171,12 @@ export const OneRequest = ({ id }) => {
     return () => { body.inert = false; };
   }, [covers]);
   return html`
-    <aside class="drawer" role="dialog" aria-modal=${covers ? "true" : "false"} aria-labelledby="request-title" data-request=${id}>
-      <header class="drawer-head">
+    <div class="drawer" role="dialog" aria-modal=${covers ? "true" : "false"} aria-labelledby="request-title" data-request=${id}>
+      <div class="drawer-head">
         <h2 id="request-title" tabindex="-1" ref=${heading}>${t("request")} <span class="mono">${id}</span></h2>
         <${CopyButton} text=${id} label=${t("copy-id")} />
         <${IconButton} icon="close" label=${t("close")} onClick=${close} />
-      </header>
+      </div>
       <div class="drawer-body"><${Answer} of=${answer} height=${400}>${(data) => html`<${Opened} id=${id} data=${data} />`}<//></div>
-    </aside>`;
+    </div>`;
 };
