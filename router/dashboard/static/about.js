@@ -7,7 +7,7 @@ import { hidden } from "./refresh.js";
 const UNKNOWN = {
   version: "", policy: "", offline: false, bodies: "off", can_explain: false, can_label: false,
   log: { dir: "", files: 0, records: 0, first: null, last: null, reading: { done: 0, total: 0 }, skipped_lines: 0 },
-  scenarios: [], backends: [], outcomes: [], sources: [], keys: [], experiments: [], finish_reasons: [], policy_scenarios: [],
+  scenarios: [], backends: [], outcomes: [], sources: [], keys: [], experiments: [], finish_reasons: [], policy_scenarios: null,
 };
 
 export const about = signal(UNKNOWN);
@@ -15,6 +15,8 @@ export const isAbout = signal(false);
 
 const SECONDS = 20;
 const WHILE_READING = 1;
+/** The policy is read a moment after the dashboard starts; a broken one is not waited for. */
+const POLICY_TRIES = 10;
 
 export const isReading = ({ log }) => Boolean(log.reading && log.reading.done < log.reading.total);
 
@@ -25,6 +27,7 @@ export const useAbout = () => {
     if (locked) return undefined;
     const control = new AbortController();
     let timer = 0;
+    let tries = 0;
     const ask = async () => {
       if (!hidden.peek() || !isAbout.peek()) {
         try {
@@ -35,7 +38,10 @@ export const useAbout = () => {
         }
       }
       if (control.signal.aborted) return;
-      timer = setTimeout(ask, 1000 * (isReading(about.peek()) ? WHILE_READING : SECONDS));
+      tries += 1;
+      const { can_explain, policy_scenarios } = about.peek();
+      const isSoon = isReading(about.peek()) || can_explain && !policy_scenarios && tries < POLICY_TRIES;
+      timer = setTimeout(ask, 1000 * (isSoon ? WHILE_READING : SECONDS));
     };
     ask();
     return () => {

@@ -8,7 +8,7 @@ import htm from "./vendor/htm.js";
 
 export const html = htm.bind(h);
 export { render, Fragment } from "./vendor/preact.js";
-export { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+export { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 export { batch, computed, effect, signal } from "./vendor/signals.js";
 
 /** Class names, those that hold. */

@@ -1,12 +1,12 @@
 // The page: what stands around, the view that the address names, the request that is open.
 
-import { cls, html, render, useEffect, useState } from "./dom.js";
+import { cls, html, render, useEffect, useErrorBoundary, useState } from "./dom.js";
 import { useAbout } from "./about.js";
 import { keyWanted } from "./api.js";
 import { VIEWS, go, route } from "./route.js";
 import { paused, refreshNow } from "./refresh.js";
 import { Help, KeyForm, Side, Top } from "./shell.js";
-import { Toast } from "./parts.js";
+import { Fault, Toast } from "./parts.js";
 import { Now } from "./views/now.js";
 import { Scenarios } from "./views/scenarios.js";
 import { Savings } from "./views/savings.js";
@@ -39,6 +39,12 @@ const onKey = (event, showHelp) => {
   event.preventDefault();
 };
 
+/** A fault of ours in one view leaves the others, and the way to them. */
+const Held = ({ children }) => {
+  const [error] = useErrorBoundary((fault) => console.error(fault));
+  return error ? html`<${Fault} error=${{ kind: "page", message: String(error) }} />` : children;
+};
+
 const App = () => {
   const [help, setHelp] = useState(false);
   useAbout();
@@ -54,9 +60,9 @@ const App = () => {
       <${Side} showHelp=${() => setHelp(true)} />
       <main class="body" id="body">
         <${Top} />
-        <div id="view" tabindex="-1" data-view=${view}><${SHOWN[view]} key=${view} /></div>
+        <div id="view" tabindex="-1" data-view=${view}><${Held} key=${view}><${SHOWN[view]} /><//></div>
       </main>
-      ${open && html`<${OneRequest} key=${open} id=${open} />`}
+      ${open && html`<${Held} key=${open}><${OneRequest} id=${open} /><//>`}
       ${help && html`<${Help} close=${() => setHelp(false)} />`}
       <${Toast} />
     </div>`;

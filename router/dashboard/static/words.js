@@ -31,7 +31,10 @@ export const isKnown = (key) => key in WORDS.en;
 /** A text by its key; `{name}` in it is filled in. */
 export const t = (key, values = {}) => {
   const text = WORDS[lang.value][key];
-  if (text === undefined) throw new Error(`no words for ${key}`);
+  if (text === undefined) {
+    console.error(`no words for ${key}`);
+    return key;
+  }
   return text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 };
 

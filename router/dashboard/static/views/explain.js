@@ -12,6 +12,7 @@ const rowsOf = ({ then, now }) => {
   const heads = [
     ["scenario", said("scenario", then.scenario), said("scenario", now.scenario)],
     ["source", said("source", then.source), said("source", now.source)],
+    ["thinking", literal(then.thinking), literal(now.thinking)],
     ["confidence", decimal(then.confidence, 2), decimal(now.confidence, 2)],
   ];
   const before = then.params || {};
@@ -23,7 +24,8 @@ const rowsOf = ({ then, now }) => {
 
 const Compared = ({ found }) => {
   const differs = new Set(found.differs);
-  const label = (name) => name.startsWith("params.") ? html`<span class="mono">${name.slice(7)}</span>` : t(name);
+  const heads = { scenario: t("scenario"), source: t("sources"), thinking: t("thinking"), confidence: t("confidence") };
+  const label = (name) => heads[name] || html`<span class="mono">${name.slice("params.".length)}</span>`;
   return html`
     <p>${differs.size ? t("explain.differs", { number: differs.size }) : t("explain.same")} <span class="note">${t(`explain.basis.${found.basis}`)}</span></p>
     <div class="table-box" tabindex="0" role="group" aria-label=${t("explain.title")}>
@@ -35,7 +37,7 @@ const Compared = ({ found }) => {
       </table>
     </div>
     ${found.now.signals?.length > 0 && html`<h4>${t("explain.signals")}</h4><ul class="signals">${found.now.signals.map((signal, i) => html`<li key=${i}>${signal}</li>`)}</ul>`}
-    ${found.note && html`<p class="note">${isKnown(`explain.note.${found.note}`) ? t(`explain.note.${found.note}`) : found.note}</p>`}`;
+    ${(found.notes || []).map((note) => html`<p class="note" key=${note}>${isKnown(`explain.note.${note}`) ? t(`explain.note.${note}`) : note}</p>`)}`;
 };
 
 export const Explain = ({ id }) => {
