@@ -166,6 +166,7 @@ async def test_without_an_answer_it_says_so_and_comes_back_by_itself(
     with offline(folder) as url:
         await page.goto(f"{url}/dashboard?view=requests")
         await settled(page)
+    await page.keyboard.press("r")
     await expect(page.locator(".fault")).to_contain_text("does not answer")
     await expect(page.locator("#view tbody tr")).to_have_count(1)
     with offline(folder, port=int(url.rsplit(":", 1)[1])):

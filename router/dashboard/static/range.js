@@ -21,14 +21,17 @@ export const rangeWords = (state) => {
 };
 
 const OwnRange = ({ close }) => {
-  const [from, to] = ends(route.value, Date.now() / 1000);
+  // What is typed stays while the page is drawn anew.
+  const [fields, setFields] = useState(() => {
+    const [from, to] = ends(route.peek(), Date.now() / 1000).map(asField);
+    return { from, to };
+  });
   const [wrong, setWrong] = useState("");
   const first = useRef(null);
   useEffect(() => first.current.focus(), []);
   const take = (event) => {
     event.preventDefault();
-    const form = new FormData(event.currentTarget);
-    const [start, end] = ["from", "to"].map((name) => Date.parse(form.get(name)) / 1000);
+    const [start, end] = [fields.from, fields.to].map((text) => Date.parse(text) / 1000);
     if (!(start < end)) {
       setWrong(t("range.wrong"));
       return;
@@ -36,14 +39,15 @@ const OwnRange = ({ close }) => {
     go({ from: stamp(start), to: stamp(end) });
     close();
   };
+  const field = (name) => ({ type: "datetime-local", name, required: true, value: fields[name], onInput: (event) => setFields({ ...fields, [name]: event.currentTarget.value }) });
   return html`
     <form class="popover" onSubmit=${take} onKeyDown=${(event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();
       close();
     }}>
-      <label>${t("from")}<input ref=${first} type="datetime-local" name="from" required value=${asField(from)} /></label>
-      <label>${t("to")}<input type="datetime-local" name="to" required value=${asField(to)} /></label>
+      <label>${t("from")}<input ref=${first} ...${field("from")} /></label>
+      <label>${t("to")}<input ...${field("to")} /></label>
       ${wrong && html`<p class="wrong" role="alert">${wrong}</p>`}
       <p class="note">${t("range.zone", { zone: Intl.DateTimeFormat().resolvedOptions().timeZone })}</p>
       <div class="row"><button class="button primary">${t("apply")}</button>
