@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         print(f"the dashboard cannot start: {error}; `pip install duckdb`", file=sys.stderr)
         return 1
-    from router import app, trained
+    from router import programlog, trained
 
-    app.set_up_log()
+    programlog.set_up()
     settings = serving.Settings(
         folders=serving.folders_of(folders),
         cache=trained.folder() / "dashboard",

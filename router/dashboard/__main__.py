@@ -38,10 +38,10 @@ def main() -> int:
     except ImportError as error:
         print(f"{error.name} is not installed: pip install {error.name}", file=sys.stderr)
         return MISSING
-    from router import app, trained
+    from router import programlog, trained
     from router.launch import leash
 
-    app.set_up_log()
+    programlog.set_up()
     settings = serving.Settings(
         folders=(args.log_dir,),
         cache=trained.folder() / "dashboard",

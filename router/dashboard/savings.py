@@ -12,7 +12,8 @@ The last two take it for granted that the backend thinks when nobody says otherw
 and the answer says so. Where a client had a limit of its own, thought and answer together would
 have stayed within it: the mean of that is taken over 20 quantiles of the thoughts that were seen.
 What a cap cut off is not counted as saved, since nobody knows how long it would have become: those
-answers are told as a number. Seconds are tokens times the median time of a token there.
+answers are told as a number. Nor is thought that a budget of ours cut short where it did happen.
+Seconds are tokens times the median time of a token there.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def savings(rows: Rows, asked: Asked) -> dict[str, Any]:
             "least": LEAST,
             "bases": list(_BASES),
             "assumes": ["thinks_by_default"] if total.is_assumed else [],
-            "not_counted": ["cut_answers", "prompt_tokens", "sampling"],
+            "not_counted": ["cut_answers", "thought_beyond_budget"],
         },
     }
 

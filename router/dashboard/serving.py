@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from router.dashboard.store import Store
 #: what queries and reading may use; more is spilled to the cache's folder
 MEMORY_MB = 512
 _LOOK_S = 1.0
+#: after the start, the policy is read that explaining again and labels need
+_POLICY_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +47,12 @@ async def serve(
     store = Store(settings.folders, settings.cache, threads=settings.threads, memory_mb=MEMORY_MB)
     store.start()
     again = Again(settings.config, settings.policy)
-    threading.Thread(target=again.warm_up, name="policy", daemon=True).start()
     is_alone = settings.socket is None
     port = None
     sock = None
     if is_alone:
-        from router.app import listen
-
-        sock = listen(settings.host, settings.port, shared=False)[0]
+        sock = socket.create_server((settings.host, settings.port))
+        sock.setblocking(False)
         port = sock.getsockname()[1]
     context = Context(settings.folders, is_alone, again, port)
     api = Api(context, store)
@@ -71,11 +72,16 @@ async def serve(
             assert settings.socket is not None
             await _listen_privately(runner, settings.socket)
             on_ready(str(settings.socket))
+        # Seconds of computing, which the first views are not to wait for.
+        policy = threading.Timer(_POLICY_S, again.warm_up)
+        policy.daemon = True
+        policy.start()
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _LOOK_S)
             if settings.idle_s is not None and time.monotonic() - api.asked_at > settings.idle_s:
                 break
+        policy.cancel()
     finally:
         api.is_ending.set()
         await runner.cleanup()
