@@ -94,11 +94,11 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture(scope="session")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
-    """Two backends, the shipped policy, and a bit more than two pages of requests."""
+    """Two backends and a bit more than two pages of requests."""
     folder = tmp_path_factory.mktemp("dashboard")
     with traffic.backend() as one, traffic.backend() as two:
         config = traffic.config({"one": one, "two": two})
-        with Product.start(folder, config) as product:
+        with Product.start(folder, config, policy=traffic.POLICY) as product:
             sent = traffic.play(product, ROUNDS)
             yield Log(product, product.wait_records(sent))
 

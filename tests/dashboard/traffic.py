@@ -13,6 +13,36 @@ from tests.support.product import Product
 from tests.support.script import DONE, END, Step, delta, pause, reply_json, stream_head
 from tests.support.scripted import ScriptedBackend
 
+#: words alone, so that a router starts at once: nothing has to be learned
+POLICY = """
+schema = 1
+default_scenario = "chat"
+[defaults.direct]
+temperature = 0.7
+top_p = 0.8
+[defaults.thinking]
+temperature = { fill = 0.6, floor = 0.3 }
+[scenarios.chat]
+preset.thinking = { fill = false }
+[scenarios.faq]
+match.keywords = ["refund", "快递"]
+preset = { thinking = { fill = false }, max_new_tokens = { cap = 64 } }
+[scenarios.code]
+match.keywords = ["python"]
+preset.thinking = { fill = false }
+[scenarios.copywriting]
+match.keywords = ["slogan", "广告语"]
+preset = { thinking = { fill = false }, max_new_tokens = { cap = 256 } }
+[scenarios.reasoning]
+match.keywords = ["prove"]
+preset.thinking = { fill = true }
+[scenarios.summary]
+match.keywords = ["summarise"]
+preset.thinking = { fill = false }
+[scenarios.transform]
+match.keywords = ["翻译"]
+preset.thinking = { fill = false }
+"""
 BREAKS = "please break"
 CUT_OFF = "please be endless"
 
