@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -291,6 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if advice := tools.what_to_install([]):
         print("\n".join(advice), file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, run.interrupt)  # so that all that was started is stopped
     folder = Path(tempfile.mkdtemp(prefix="dashboard-bench-"))
     machine = f"{CPUS} CPUs, {platform.machine()}, Python {platform.python_version()}"
     print(f"{machine}; {options.records:,} records; load at the start {os.getloadavg()[0]:.1f}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -239,6 +240,16 @@ def test_a_cache_of_another_format_is_made_anew(
     store.close()
 
 
+def test_caches_that_nobody_looks_at_go(logs: Path, cache: Path) -> None:
+    cache.mkdir()
+    for name, age_s in (("log-0000-0.duckdb", 40 * 86400), ("log-1111-0.duckdb", 86400)):
+        (cache / name).write_bytes(b"x")
+        os.utime(cache / name, (time.time() - age_s,) * 2)
+    Store([logs], cache).close()
+    assert not (cache / "log-0000-0.duckdb").exists()
+    assert (cache / "log-1111-0.duckdb").exists()
+
+
 def test_without_a_place_for_the_cache_it_works_all_the_same(logs: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
@@ -308,6 +319,23 @@ def test_the_newest_hour_is_there_first(tmp_path: Path, cache: Path) -> None:
     store.close()
     assert len(seen) > 2
     assert seen == sorted(seen, reverse=True)
+
+
+def test_an_hour_that_is_packed_while_its_end_alone_was_read_is_whole(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_FIRST_BYTES", 5000)
+    monkeypatch.setattr(stores, "_PIECE_BYTES", 9000)
+    logs = tmp_path / "logs"
+    write(logs, [made(number, ago_s=0) for number in range(60)])
+    (path,) = logs.iterdir()
+    store = Store([logs], cache)
+    store._step()
+    assert 0 < store.progress.records < 60
+    pack(path)
+    store.start()
+    check(store, [logs])
+    store.close()
 
 
 def test_links_are_not_followed(logs: Path, tmp_path: Path) -> None:

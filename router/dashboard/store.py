@@ -42,6 +42,8 @@ _LOOK_S = 1.0
 _QUIET_S = 20.0
 _PAUSE_S = 2.0
 _CACHES = 4
+#: a database that is not written to for so long is somebody's who does not look any more
+_KEPT_S = 30 * 86400.0
 
 #: what is taken of a line: name in it → type. `params` and `warnings` become columns of their own
 _LINE = {
@@ -244,6 +246,7 @@ class Store:
                     cache.mkdir(parents=True, exist_ok=True)
                     found = self._opened_at(path)
                     if found is not None:
+                        _drop_old(cache, self._name)
                         return found
         self._private = tempfile.TemporaryDirectory(prefix="scenario-router-")
         made = self._opened_at(Path(self._private.name) / "log.duckdb")
@@ -470,6 +473,14 @@ class Store:
                 self._writer.execute("ROLLBACK")
             raise
         self._writer.execute("COMMIT")
+
+
+def _drop_old(cache: Path, name: str) -> None:
+    """Databases of logs that nobody has looked at for long, or that are no more."""
+    for path in cache.glob("log-*.duckdb*"):
+        with contextlib.suppress(OSError):
+            if name not in path.name and time.time() - path.stat().st_mtime > _KEPT_S:
+                path.unlink()
 
 
 def _fits(base: duckdb.DuckDBPyConnection) -> bool:

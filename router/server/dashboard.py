@@ -41,7 +41,7 @@ OPEN = re.compile(r"/dashboard(/|(/static(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+))?")
 #: the child's exit code where another worker's child serves already
 _TAKEN = 75
 _IDLE_S = 300.0
-_START_S = 20.0
+_START_S = 60.0
 _POLL_S = 0.05
 #: a child that did not come up is not tried again at once
 _PAUSE_S = 5.0
@@ -162,7 +162,8 @@ class Dashboard:
     async def _ask(self, request: web.Request, url: URL, body: bytes) -> aiohttp.ClientResponse:
         """The child's reply; it is started where it is not there. Raises Unavailable."""
         headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
-        headers["X-Router-Live"] = orjson.dumps(self._told()).decode()
+        if url.raw_path.startswith(API):
+            headers["X-Router-Live"] = orjson.dumps(self._told()).decode()
         target = URL.build(
             scheme="http",
             host="dashboard",
