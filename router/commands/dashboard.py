@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 import webbrowser
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from router import config as configs
 from router.commands import options
+
+_THREADS = 8
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     settings = serving.Settings(
         folders=serving.folders_of(folders),
         cache=trained.folder() / "dashboard",
+        threads=min(os.cpu_count() or 1, _THREADS),
         config=args.config if args.config.exists() else None,
         policy=args.policy,
         port=args.port,

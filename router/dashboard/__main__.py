@@ -20,6 +20,8 @@ from pathlib import Path
 MISSING, TAKEN = 3, 75
 READY = "ready"
 _NICE = 10
+#: half of the machine at the most, and no more than this
+_THREADS = 4
 
 
 def main() -> int:
@@ -45,6 +47,7 @@ def main() -> int:
     settings = serving.Settings(
         folders=(args.log_dir,),
         cache=trained.folder() / "dashboard",
+        threads=min(max(_cores() // 2, 1), _THREADS),
         config=args.config,
         policy=args.policy,
         socket=args.socket,
@@ -78,6 +81,13 @@ def _is_only_one(socket: Path) -> bool:
     except OSError:
         return True  # a file system without locks: two of them are no harm
     return True
+
+
+def _cores() -> int:
+    """Those that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _give_way() -> None:

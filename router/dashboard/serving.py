@@ -31,13 +31,13 @@ class Settings:
 
     folders: tuple[Path, ...]
     cache: Path | None
+    threads: int  # for queries and reading
     config: Path | None = None
     policy: Path | None = None
     socket: Path | None = None  # for a router in front of us
     host: str = "127.0.0.1"  # else this machine
     port: int = 0
     idle_s: float | None = None  # with nothing asked for so long, the end
-    threads: int = 2
 
 
 async def serve(

@@ -13,7 +13,7 @@ export const keyWanted = signal("");
 /** How many answers are awaited. */
 export const pending = signal(0);
 
-export class ApiError extends Error {
+class ApiError extends Error {
   /** `kind`: "network", "key", "refused" (4xx) or "server". */
   constructor(kind, message, { status = 0, code = "", param = "" } = {}) {
     super(message);

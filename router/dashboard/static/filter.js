@@ -20,7 +20,7 @@ const choices = () => {
 };
 
 /** A filter as people read it. */
-export const filterWords = (name, value) => {
+const filterWords = (name, value) => {
   const shown = name === "slow_ms" ? duration(Number(value))
     : ["outcome", "source"].includes(name) ? said(name, value)
     : ["stream", "thinking"].includes(name) ? t(value === "true" ? "yes" : "no")
@@ -29,7 +29,7 @@ export const filterWords = (name, value) => {
 };
 
 /** What was typed, as a filter: `name:value` of a known name, else a request's id. */
-export const parsed = (text) => {
+const parsed = (text) => {
   const match = /^\s*([a-z_]+)\s*[:=]\s*(\S.*?)\s*$/.exec(text);
   if (match) {
     const name = match[1] === "slow" ? "slow_ms" : match[1];
@@ -76,7 +76,10 @@ export const FilterBar = () => {
     } else if (event.key === "Escape") {
       event.stopPropagation();
       if (open) setOpen(false);
-      else event.currentTarget.blur();
+      else {
+        setText("");
+        event.currentTarget.blur();
+      }
     } else if (event.key === "Backspace" && !text) {
       const last = Object.entries(route.value.filters).at(-1);
       if (last) go({ filters: withoutFilter(last[0], last[1].at(-1)) });

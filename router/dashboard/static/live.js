@@ -16,7 +16,7 @@ export const beats = signal([]);
 export const liveState = signal("off");
 
 /** Events of a stream that comes in any pieces. */
-export const eventReader = (onEvent) => {
+const eventReader = (onEvent) => {
   let rest = "";
   return (text) => {
     const lines = (rest + text).split(/\r?\n/);

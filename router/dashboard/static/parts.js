@@ -136,7 +136,7 @@ export const Histogram = ({ counts, name, tall }) => {
 
 // --- said in passing ---
 
-export const toast = signal("");
+const toast = signal("");
 let toastTimer = 0;
 export const say = (text) => {
   clearTimeout(toastTimer);

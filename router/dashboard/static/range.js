@@ -11,7 +11,7 @@ const asField = (seconds) => {
   return new Date(seconds * 1000 - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 };
 
-export const isPreset = ({ from, to }) => !to && PRESETS.includes(from);
+const isPreset = ({ from, to }) => !to && PRESETS.includes(from);
 
 /** The range in words. */
 export const rangeWords = (state) => {

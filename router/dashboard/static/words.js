@@ -1,7 +1,7 @@
 // The page's words in the person's language, and numbers and dates as people there write them.
 
 import { computed, effect, signal } from "./dom.js";
-import { recall, remember } from "./keep.js";
+import { remember } from "./keep.js";
 import { en } from "./lang/en.js";
 import { zh } from "./lang/zh.js";
 

@@ -21,7 +21,7 @@ const Facts = ({ rows }) => html`
     <div class="fact" key=${label} title=${title}><dt>${label}</dt><dd>${value}</dd></div>`)}</dl>`;
 
 /** The parts of a request's time, in their order. */
-export const phases = (record) => {
+const phases = (record) => {
   const { overhead_ms, queue_ms, ttft_ms, total_ms } = record;
   if (!isSet(total_ms)) return [];
   const before = (overhead_ms ?? 0) + (queue_ms ?? 0);
@@ -52,7 +52,7 @@ const Timeline = ({ record }) => {
 
 const ORIGIN_TONES = { client: "plain", force: "info", cap: "info", floor: "info", strip: "warn", guard: "warn", rescue: "warn" };
 
-export const Params = ({ params, caption }) => {
+const Params = ({ params, caption }) => {
   const rows = Object.entries(params);
   if (!rows.length) return html`<p class="note">${t("params.none")}</p>`;
   return html`
