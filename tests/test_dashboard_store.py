@@ -240,6 +240,22 @@ def test_a_cache_of_another_format_is_made_anew(
     store.close()
 
 
+def test_rows_do_not_go_for_a_moment_while_their_file_grows(logs: Path, cache: Path) -> None:
+    path = max(logs.glob("requests-*.jsonl"))
+    store = Store([logs], cache, threads=1, memory_mb=128)
+    seen = 0
+    for number in range(3):
+        store._look()
+        with path.open("ab") as file:  # after the look, before the reading
+            file.write(records.line(made(1000 + number)))
+        is_done = False
+        while not is_done:
+            is_done = store._step()
+            before, seen = seen, counted(store).total()
+            assert seen >= before
+    store.close()
+
+
 def test_caches_that_nobody_looks_at_go(logs: Path, cache: Path) -> None:
     cache.mkdir()
     for name, age_s in (("log-0000-0.duckdb", 40 * 86400), ("log-1111-0.duckdb", 86400)):
@@ -272,7 +288,9 @@ def test_the_log_folder_is_left_as_it_was(logs: Path, cache: Path) -> None:
 
 
 def test_a_broken_packed_hour_is_told_and_holds_nothing_up(logs: Path, cache: Path) -> None:
-    whole = gzip.compress(b"".join(records.line(made(n, ago_s=0)) for n in range(9000, 12000)))
+    whole = gzip.compress(
+        b"".join(records.line(made(number, ago_s=0)) for number in range(9000, 12000))
+    )
     (logs / "requests-20200101T00.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     (logs / "requests-20200101T01.jsonl.gz").write_bytes(b"not gzip at all")
     store = Store([logs], cache)
@@ -333,6 +351,27 @@ def test_an_hour_that_is_packed_while_its_end_alone_was_read_is_whole(
     store._step()
     assert 0 < store.progress.records < 60
     pack(path)
+    store.start()
+    check(store, [logs])
+    store.close()
+
+
+def test_what_grows_after_it_was_looked_at_is_not_taken_for_cut_short(
+    logs: Path, cache: Path
+) -> None:
+    store = Store([logs], cache)
+    while not store._step():
+        pass
+    newest = max(logs.iterdir())
+    with newest.open("ab", buffering=0) as file:
+        file.write(records.line(made(1000)))
+        store._look()
+        file.write(records.line(made(1001)))
+        counts = []
+        for _ in range(4):
+            store._step()
+            counts.append(store.query("SELECT count(*) FROM requests")[0][0])
+    assert counts == [501] * 4
     store.start()
     check(store, [logs])
     store.close()

@@ -134,10 +134,10 @@ def plain_size(segment: Segment) -> int:
         return int.from_bytes(file.read(4), "little")
 
 
-def last_line_end(path: Path) -> int:
-    """Where the last whole line of a plain segment ends; what follows is still being written."""
+def last_line_end(path: Path, size: int) -> int:
+    """Where the last line ends that is whole within a size; what follows is still being written."""
     with path.open("rb") as file:
-        at = file.seek(0, os.SEEK_END)
+        at = size
         while at:
             begin = max(at - _BLOCK, 0)
             file.seek(begin)
@@ -148,11 +148,11 @@ def last_line_end(path: Path) -> int:
     return 0
 
 
-def after(path: Path, at: int, limit: int) -> bytes:
-    """Whole lines from a position on, so many bytes at most; of a longer line what fits."""
+def after(path: Path, at: int, size: int, limit: int) -> bytes:
+    """Whole lines from a position on to a size, some bytes at most; of a longer line what fits."""
     with path.open("rb") as file:
         file.seek(at)
-        return whole_lines(file.read(limit), limit)
+        return whole_lines(file.read(min(limit, size - at)), limit)
 
 
 def before(path: Path, at: int, limit: int) -> bytes:

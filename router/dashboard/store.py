@@ -374,17 +374,19 @@ class Store:
     def _read_on(self, segment: Segment, read: _Read) -> bool:
         """What was written behind what has been read; whether that was anything."""
         if not read.high:
-            end = segments.last_line_end(segment.path)
+            end = segments.last_line_end(segment.path, segment.size)
             read.low = read.high = end
             if not end:
                 self._settle(segment, read)  # no line is whole yet
                 return False
             return self._read_back(segment, read)
-        if segment.size < read.high:  # cut short, which no router does
+        # Not the size that was listed: what was written since then may have been read, too.
+        if segment.path.stat().st_size < read.high:  # cut short, which no router does
             self._forget(segment.key)
             self._known[segment.key] = _Read(self._new_id(), 0, 0, "", 0, segment.size)
             return True
-        piece = segments.after(segment.path, read.high, _PIECE_BYTES)
+        # Not beyond the size that was seen: the next step may still go by it.
+        piece = segments.after(segment.path, read.high, segment.size, _PIECE_BYTES)
         if piece:
             self._take(segment, read, piece, read.low, read.high + len(piece), "")
             return True
