@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import signal
 from collections import Counter
 from datetime import datetime
 from typing import Any
@@ -245,6 +246,17 @@ async def test_what_happens_is_seen_as_it_happens_and_can_be_paused(
     assert [url for url in watch.asked[asked:] if "/meta" not in url] == []
     await page.get_by_role("button", name="Go on").click()
     await expect(summed).to_have_text(f"{len(log.records):,}")
+    await expect(page.locator(".live-state")).to_have_text("live")
+
+
+async def test_numbers_that_are_old_are_not_shown_as_the_present(page: Page, log: Log) -> None:
+    await opened(page, log)
+    await expect(page.locator(".live-state")).to_have_text("live")
+    log.product.signal(signal.SIGSTOP)
+    try:
+        await expect(page.locator(".live-state")).to_contain_text("stale")
+    finally:
+        log.product.signal(signal.SIGCONT)
     await expect(page.locator(".live-state")).to_have_text("live")
 
 
