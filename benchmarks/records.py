@@ -197,9 +197,9 @@ def _body(rng: random.Random, record: Record) -> bytes:
                 "ts": record.ts,
                 "request_id": record.request_id,
                 "scenario": name,
-                "prompt": [{"role": "user", "content": rng.choice(_TEXTS[name])}],
+                "prompt": [{"role": "user", "text": rng.choice(_TEXTS[name]), "parts": []}],
                 "answer": "…",
-                "reasoning": None,
+                "reasoning": "",
                 "cut": False,
                 "redacted": {},
             }

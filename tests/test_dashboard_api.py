@@ -53,7 +53,7 @@ def body(number: int, text: str, **fields: Any) -> bytes:
         "ts": "",
         "request_id": f"req-{number:06d}",
         "scenario": "faq",
-        "prompt": [{"role": "user", "content": text}],
+        "prompt": [{"role": "user", "text": text, "parts": []}],
         "answer": "tomorrow <b>&",
         "reasoning": None,
         "cut": False,
@@ -358,7 +358,8 @@ def test_live_is_about_the_last_seconds(client: httpx.Client, logs: Path) -> Non
 def test_a_request_is_opened_with_its_whole_line(client: httpx.Client, rows: list[Row]) -> None:
     answer = ask(client, "requests/req-000004")
     assert answer["record"] == next(row for row in rows if row["request_id"] == "req-000004")
-    assert answer["body"]["prompt"] == [{"role": "user", "content": "Where is my parcel?"}]
+    (message,) = answer["body"]["prompt"]
+    assert message == {"role": "user", "content": "Where is my parcel?", "parts": []}
     assert answer["body"]["answer"] == "tomorrow <b>&"
     assert ask(client, "requests/req-000005")["body"] is None
     packed = min(rows, key=lambda row: row["ts"])

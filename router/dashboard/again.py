@@ -145,7 +145,9 @@ def _raw(record: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
     """The request as its client may have sent it."""
     members: dict[str, Any] = {
         "model": record["client_model"],
-        "messages": body["prompt"],
+        "messages": [
+            {"role": message["role"], "content": message["content"]} for message in body["prompt"]
+        ],
         "stream": bool(record.get("stream")),
     }
     for name, (client, _, _) in (record.get("params") or {}).items():
@@ -180,7 +182,8 @@ def _notes(record: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:
         notes.append("cut")
     if body.get("redacted"):
         notes.append("redacted")
-    if _SHAPES.search(" ".join(record.get("signals") or ())):
+    has_parts = any(message["parts"] for message in body["prompt"])
+    if has_parts or _SHAPES.search(" ".join(record.get("signals") or ())):
         notes.append("shape")  # tools, schemas and images are not kept
     if record.get("source") == "sticky":
         notes.append("session")  # what the session was about before is not kept

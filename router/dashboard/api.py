@@ -394,7 +394,8 @@ def _find(store: Store, request_id: str) -> Found | None:
 def _told_body(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if body is None:
         return None
-    return {name: body.get(name) for name in ("prompt", "answer", "reasoning", "redacted", "cut")}
+    names = ("prompt", "answer", "other_answers", "reasoning", "tool_calls", "redacted", "cut")
+    return {name: body.get(name) for name in names}
 
 
 def _told_live(request: web.Request) -> dict[str, Any]:

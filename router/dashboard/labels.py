@@ -51,8 +51,10 @@ def write(
         raise Refused(
             "no_body", "The prompt of this request was not kept; [log] bodies keeps prompts."
         )
-    messages = body.get("prompt")
-    if not isinstance(messages, list) or not messages or messages[-1].get("role") != "user":
+    messages = [
+        {"role": message["role"], "content": message["content"]} for message in body["prompt"]
+    ]
+    if not messages or messages[-1]["role"] != "user":
         raise Refused("no_user_turn", "What was kept does not end with what the user wrote.")
     row = {
         "ts": timestamp(time.time()),

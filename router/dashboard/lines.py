@@ -40,17 +40,34 @@ def record(folder: str, stem: str, request_id: str) -> dict[str, Any] | None:
 def body(
     folder: str, request_id: str, begun: datetime, total_ms: float | None
 ) -> dict[str, Any] | None:
-    """What was asked and answered; None where it is not kept."""
+    """What was asked and answered; None where it is not kept.
+
+    Messages are as in a request: `{role, content}`, and `parts` for what was not stored of them.
+    """
     hours = min(int((total_ms or 0) / 3_600_000) + 1, _HOURS)
     for late in range(hours + 1):
         hour = (begun + timedelta(hours=late)).strftime("%Y%m%dT%H")
-        for path in sorted(Path(folder).glob(f"bodies-*{hour}.jsonl*")):
+        for path in sorted(Path(folder).glob(f"bodies-*{hour}*.jsonl*")):
             if path.name.endswith((PLAIN, PACKED)):
                 with suppress(OSError, EOFError, zlib.error):
                     found = _find(path, request_id)
                     if found is not None:
-                        return found
+                        return {**found, "prompt": _messages(found.get("prompt"))}
     return None
+
+
+def _messages(prompt: Any) -> list[dict[str, Any]]:
+    if not isinstance(prompt, list):
+        return []
+    return [
+        {
+            "role": str(message.get("role") or ""),
+            "content": str(message.get("text") or ""),
+            "parts": message.get("parts") or [],
+        }
+        for message in prompt
+        if isinstance(message, dict)
+    ]
 
 
 def has_bodies(folders: Sequence[Path]) -> bool:
