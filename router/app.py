@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import hmac
 import importlib
@@ -12,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from router import census, collector, discovery, retention, trained, trials
 from router import config as configs
-from router import discovery, trained
 from router import policy as policies
 from router.affinity import MemoryAffinity
+from router.catalogue import CLOSED, HALF_OPEN, OPEN
+from router.census import AtBackend, Census, Place, Report
 from router.classify import Classifier
 from router.classify.learned import Learned
 from router.config import Backend, Config
@@ -31,21 +34,27 @@ from router.discovery import Resolver
 from router.drains import Drains
 from router.files import signature_of
 from router.fleet import Fleet, Pools, slot_of
-from router.health import Rules
-from router.journal import FileJournal
+from router.health import Health, Rules
+from router.journal import BodyJournal, FileJournal
 from router.keeping import ConfigKeeper, PolicyKeeper, Turns, watch
 from router.pipeline import Pipeline
 from router.policy import Policy
 from router.ports import Affinity, Upstream
+from router.referee import Referee, out_of
+from router.retention import Retention
 from router.retrying import Budget
 from router.server.hot import Hub
 from router.server.plain import Plain
 from router.sessions import MemorySessions
+from router.shadow import Shadows
 from router.telemetry import Metrics
 from router.tomlfile import FileFault
+from router.tracing import Tracer
+from router.trialfiles import TrialFiles
 from router.verdict import Live, Slot
 
 if TYPE_CHECKING:
+    from router.otlp import Exporter
     from router.server.pages import Pages
 
 log = structlog.get_logger(__name__)
@@ -89,8 +98,16 @@ def learned_from(policy: Policy) -> Learned | None:
     return Learned(weights) if weights is not None else None
 
 
-def live_of(config: Config, policy: Policy, pools: Mapping[str, Sequence[Slot]]) -> Live:
-    """What requests are served by. It learns from the policy's examples, so it may take seconds."""
+def live_of(
+    config: Config,
+    policy: Policy,
+    pools: Mapping[str, Sequence[Slot]],
+    out: Collection[tuple[str, str]] = (),
+) -> Live:
+    """What requests are served by. It learns from the policy's examples, so it may take seconds.
+
+    `out`: (experiment, arm) of those that were stopped.
+    """
     learned = learned_from(policy)
     policy = policies.without_examples(policy)
     return Live(
@@ -98,6 +115,7 @@ def live_of(config: Config, policy: Policy, pools: Mapping[str, Sequence[Slot]])
         classifier=Classifier(policy, learned),
         pools=pools,
         plans={},
+        trials=trials.of(policy, out),
         **_said(config),
     )
 
@@ -124,15 +142,16 @@ class App:
         read: Callable[[], Config] | None = None,
         fallback: Policy | None = None,
         resolve: Resolver | None = None,
+        place: Place | None = None,
     ) -> None:
         """`read` gives the configuration anew, as it was read before; left out: the file alone.
 
         `fallback` is in force where the policy's file is broken by now: this worker may take
-        the place of one that died.
+        the place of one that died. `place`: among several workers.
         """
         self.loop = asyncio.get_running_loop()
         self.started_at = time.time()
-        self.metrics = Metrics()
+        self.metrics = Metrics(census.counts_on(place), now=self.started_at)
         self.policy_path = configs.policy_path(config_path, config)
         taken = signature_of([self.policy_path])
         policy, fault = _first_policy(self.policy_path, fallback)
@@ -146,18 +165,25 @@ class App:
             spawn=self._spawn,
             labels=labels or {},
         )
+        log_folder = configs.beside(config_path, config.log.dir)
+        # Two waits between the end of a request and its line on the disk: one interval in all.
+        flush_s = config.log.flush_ms / 1e3
+        record_pause_s = min(_RECORD_PAUSE_S, flush_s / 2)
+        trial_files = TrialFiles(trained.folder(), config_path)
         self.journal = FileJournal(
-            configs.beside(config_path, config.log.dir),
-            flush_s=config.log.flush_ms / 1e3,
+            log_folder,
+            flush_s=flush_s - record_pause_s,
             limit=config.log.queue,
             is_enabled=config.log.enabled,
         )
+        self.bodies = _bodies(config, log_folder)
+        self.retention = _retention(config, log_folder)
         self.pipeline = Pipeline(
-            live_of(config, policy, self.fleet.pools),
+            live_of(config, policy, self.fleet.pools, out_of(policy, trial_files.out())),
             self.journal,
             self.metrics,
             SystemClock(),
-            soon=lambda work: self.loop.call_later(_RECORD_PAUSE_S, work),
+            soon=lambda work: self.loop.call_later(record_pause_s, work),
             sessions=MemorySessions(SystemClock()),
             affinity=_affinity(config),
             rules=_rules(config),
@@ -166,7 +192,24 @@ class App:
             queue=config.limits.queue,
             queue_timeout_s=config.limits.queue_timeout_s,
             keepalive_s=config.server.keepalive_s,
+            bodies=self.bodies,
         )
+        self.exporter = _exporter(config, place)
+        if self.exporter is not None:
+            if self.exporter.collector.has_traces:
+                self.pipeline.tracer = Tracer(config.telemetry.sample, self.exporter.take)
+            for signal_name in self.exporter.dropped:
+                self.metrics.follow(
+                    "otlp_dropped_total",
+                    functools.partial(self.exporter.dropped.__getitem__, signal_name),
+                    signal_name,
+                )
+        self.referee = Referee(self.pipeline, self.metrics, trial_files)
+        self.pipeline.observer = self.referee
+        if config.server.workers == 1:  # of others' requests a worker knows nothing
+            self.pipeline.repeater = Shadows(self.pipeline, self.referee.pair)
+        elif any(written.shadow.share for written in policy.file.experiments.values()):
+            log.warning("nothing is repeated in another arm: that takes a single worker")
         one_at_a_time = asyncio.Lock()
         self.config_keeper = ConfigKeeper(
             config_path,
@@ -180,7 +223,12 @@ class App:
             self.policy_path,
             self.pipeline,
             self.metrics,
-            lambda policy: live_of(self.config, policy, self.pipeline.live.pools),
+            lambda policy: live_of(
+                self.config,
+                policy,
+                self.pipeline.live.pools,
+                out_of(policy, trial_files.out()),
+            ),
             Turns(one_at_a_time),
             files=(self.policy_path, *policy.beside),
             taken=taken,
@@ -189,6 +237,15 @@ class App:
         if fault is not None:
             log.warning("policy not taken, an older one is in force", error=fault)
             self.keeper.last_error = fault
+        self._worker = place.number if place is not None else 0
+        self.metrics.follow("log_written_total", lambda: self.journal.written)
+        self.metrics.follow("log_dropped_total", lambda: self.journal.dropped)
+        if (bodies := self.bodies) is not None:
+            self.metrics.follow("log_bodies_dropped_total", lambda: bodies.dropped)
+        if config.affinity.store == "redis":
+            status = self.pipeline.affinity.status
+            self.metrics.follow("redis_errors_total", lambda: int(status()["faults"]))
+        self.census = Census(self.metrics, self._report, place, settle=self.pipeline.settle)
         self._pages: Pages | None = None
         self.hub = Hub(
             loop=self.loop,
@@ -228,17 +285,57 @@ class App:
                 reasons.append(f"{slot.name}: {slot.health.reason}")
         return False, "no backend is usable (" + "; ".join(reasons) + ")"
 
+    def _report(self) -> Report:
+        """How this worker is now."""
+        now = time.time()
+        pipeline, affinity = self.pipeline, self.pipeline.affinity.status()
+        return Report(
+            worker=self._worker,
+            pid=os.getpid(),
+            at=now,
+            inflight=len(pipeline.active),
+            waiting=len(pipeline.waiting),
+            sessions=affinity["sessions"],
+            arms={
+                f"{name}/{arm}": (name, arm) in self.referee.stopped()
+                for name, written in pipeline.live.policy.file.experiments.items()
+                for arm in written.arms
+            },
+            backends={
+                slot.name: AtBackend(
+                    up=slot.health.is_up and slot.health.is_known,
+                    state=slot.health.state(now, pipeline.rules),
+                    circuit=_circuit(slot.health, now),
+                    draining=slot.is_draining,
+                    inflight=slot.upstream.inflight,
+                )
+                for slot in self.slots
+            },
+            policy=pipeline.live.policy.hash,
+            policy_taken_at=self.keeper.loaded_at,
+            is_policy_ok=self.keeper.last_error is None,
+            is_config_ok=self.config_keeper.last_error is None,
+            is_log_ok=self.journal.fault is None,
+            is_redis_ok=affinity["is_ok"] if affinity["store"] == "redis" else None,
+        )
+
     # ------------------------------------------------------------------ life
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Begin to serve on these sockets."""
         self._spawn(self._sweep())
+        self._spawn(self._be_counted())
+        if self.exporter is not None:
+            self._spawn(self._push(self.exporter))
+        if self.retention is not None:
+            self.retention.start()
         await self.pipeline.affinity.start()
         await self.fleet.start(self._use)
         for sock in sockets:
             server = await self.loop.create_server(self.hub.connection, sock=sock, backlog=1024)
             self._servers.append(server)
         self._spawn(self._keep_config())
+        self._spawn(self.referee.run())
         if self.config.policy.watch:
             settle_s = self.config.policy.settle_ms / 1e3
             keeper = self.keeper
@@ -273,6 +370,21 @@ class App:
             self.fleet.sweep(now, lambda: {id(e.live): e.live for e in active}.values())
             self.hub.check_time()
             self.pipeline.look_around()
+
+    async def _be_counted(self) -> None:
+        while True:
+            try:
+                pause_s = self.census.look_around()
+            except Exception:  # whatever it is, requests are served all the same
+                log.exception("not counted with the other workers")
+                pause_s = 60.0
+            await asyncio.sleep(pause_s)
+
+    async def _push(self, exporter: Exporter) -> None:
+        """The counts to the collector, again and again."""
+        while True:
+            await asyncio.sleep(self.config.telemetry.metrics_s)
+            exporter.push(self.census.told())
 
     async def check_once(self, slot: Slot) -> None:
         await self.fleet.check_once(slot)
@@ -334,6 +446,8 @@ class App:
             self.hub.close_idle()
         for exchange in list(self.pipeline.active):
             exchange.end_now()
+        if self.pipeline.repeater is not None:
+            self.pipeline.repeater.give_way()
         await asyncio.sleep(0)
 
     async def close(self) -> None:
@@ -347,7 +461,14 @@ class App:
             await self._pages.stop()
         await self.pipeline.affinity.close()
         self.pipeline.settle()
-        await asyncio.to_thread(self.journal.close)
+        await self.referee.close()
+        for part in (self.retention, self.bodies, self.journal):
+            if part is not None:
+                await asyncio.to_thread(part.close)
+        if self.exporter is not None:
+            self.exporter.push(self.census.told())
+            await asyncio.to_thread(self.exporter.close)
+        self.census.leave()
 
 
 def _affinity(config: Config) -> Affinity:
@@ -358,6 +479,57 @@ def _affinity(config: Config) -> Affinity:
     from router import affinity_redis
 
     return affinity_redis.opened(settings, SystemClock(), os.environ)
+
+
+def _exporter(config: Config, place: Place | None) -> Exporter | None:
+    """What tells a collector, if there is one; only then OpenTelemetry is loaded."""
+    found = collector.wanted(config.telemetry.otlp_endpoint, os.environ)
+    if found is None:
+        return None
+    if not collector.is_installed():
+        # By a variable that was set for everything on this machine: no reason not to serve.
+        log.warning(f"no telemetry is sent: it {collector.MISSING}", collector=found.name)
+        return None
+    from router import otlp
+
+    # A worker's heir is the same instance: it goes on with its counts.
+    who = f"{os.getppid()}-{place.number}" if place is not None else str(os.getpid())
+    return otlp.Exporter(
+        found, limit=config.telemetry.queue, instance=f"{socket.gethostname()}-{who}"
+    )
+
+
+def _circuit(health: Health, now: float) -> int:
+    """A breaker as the metrics tell it."""
+    if health.opened is None:
+        return CLOSED
+    return OPEN if health.opened.left(now) else HALF_OPEN
+
+
+def _bodies(config: Config, folder: Path) -> BodyJournal | None:
+    told = config.log
+    if told.bodies == "off" or not told.enabled:
+        return None
+    return BodyJournal(
+        folder,
+        flush_s=told.flush_ms / 1e3,
+        limit=told.queue,
+        text_limit=told.body_limit_kb << 10,
+        share=told.body_share if told.bodies == "sampled" else 1.0,
+    )
+
+
+def _retention(config: Config, folder: Path) -> Retention | None:
+    told = config.log
+    if not told.enabled:
+        return None
+    rules = retention.Rules(
+        keep_days=told.keep_days,
+        keep_mb=told.keep_mb,
+        body_keep_days=told.body_keep_days,
+        is_packing=told.compress,
+    )
+    return Retention(folder, rules)
 
 
 def _rules(config: Config) -> Rules:
@@ -435,12 +607,13 @@ async def serve(
     read: Callable[[], Config] | None = None,
     fallback: Policy | None = None,
     beside: Callable[[App, asyncio.Event], Any] | None = None,
+    place: Place | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the grace.
 
     `beside` is awaited while serving, with an event that is set when it must end.
     """
-    app = App(config, config_path, labels=labels, read=read, fallback=fallback)
+    app = App(config, config_path, labels=labels, read=read, fallback=fallback, place=place)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:

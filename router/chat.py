@@ -24,6 +24,22 @@ class Endpoint(StrEnum):
     OTHER = "other"
 
 
+#: what of OTHER there is: paths that pass as they came, and names in the record
+PASSED = (
+    "embeddings",
+    "score",
+    "rerank",
+    "pooling",
+    "classify",
+    "tokenize",
+    "detokenize",
+    "messages",
+    "moderations",
+    "audio/transcriptions",
+    "audio/translations",
+)
+
+
 class Sent(msgspec.Struct, frozen=True):
     """A parameter as the client sent it: our reading, and the spellings it used."""
 

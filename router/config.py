@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from router import redisurl, tomlfile
+from router import collector, redisurl, tomlfile
 from router.tomlfile import FileFault, Mistake
 
 ENV_PREFIX = "SCENARIO_ROUTER_"
@@ -289,6 +289,11 @@ class Health(_Table):
         description='Ask a backend with dialect = "auto" what it honours, when it is new or was '
         "started anew.",
     )
+    warm_up: bool = Field(
+        default=True,
+        description="Have a backend that comes back answer one short request before users' go "
+        "to it.",
+    )
     failures: int = Field(
         default=3, ge=1, description="Requests failed in a row that take a backend out."
     )
@@ -373,6 +378,57 @@ class Log(_Table):
     queue: int = Field(
         default=20_000, ge=100, description="Records that may wait for the disk; more are counted."
     )
+    compress: bool = Field(
+        default=True, description="Pack the file of an hour that is over (gzip)."
+    )
+    keep_days: float = Field(
+        default=30, ge=0, description="Older records are removed; 0: no limit."
+    )
+    keep_mb: float = Field(
+        default=10_240,
+        ge=0,
+        description="Beyond so many MiB of all files, bodies first, the oldest are removed; 0: no "
+        "limit.",
+    )
+    bodies: Literal["off", "sampled", "on"] = Field(
+        default="off",
+        description="Write prompts and answers too, without what redaction finds, in files of "
+        "their own.",
+    )
+    body_share: float = Field(
+        default=0.01, ge=0, le=1, description="Of the requests, chosen by their id, if sampled."
+    )
+    body_limit_kb: int = Field(
+        default=64, ge=1, le=4096, description="Of a prompt, and of an answer; the rest is cut."
+    )
+    body_keep_days: float = Field(
+        default=7, ge=0, description="Older bodies are removed; 0: no limit."
+    )
+
+
+class Telemetry(_Table):
+    """Traces and metrics to an OpenTelemetry collector; needs the extra `otlp`."""
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]",
+        description="Base URL of a collector, OTLP over HTTP; left out: OTEL_EXPORTER_OTLP_ENDPOINT"
+        ", or none.",
+    )
+    sample: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Share of the requests that are traced where the client has not decided.",
+    )
+    queue: int = Field(
+        default=2048,
+        ge=1,
+        description="Requests that may wait for the collector; more are counted.",
+    )
+    metrics_s: float = Field(
+        default=15, ge=1, description="Between two pushes of metrics, seconds."
+    )
 
 
 class Config(_Table):
@@ -387,6 +443,7 @@ class Config(_Table):
     affinity: Affinity = Affinity()
     auth: Auth = Auth()
     log: Log = Log()
+    telemetry: Telemetry = Telemetry()
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -424,6 +481,8 @@ def load(
         for where, name in _secrets(config)
         if not environ.get(name)
     ]
+    if config.telemetry.otlp_endpoint and not collector.is_installed():
+        missing.append(Mistake("telemetry.otlp_endpoint", None, collector.MISSING))
     if missing:
         raise FileFault(str(path), missing)
     if config.affinity.store == "redis":
@@ -461,6 +520,20 @@ def policy_path(path: Path, config: Config) -> Path:
     ours = Path(__file__).with_name("default_policy.toml")
     is_left_open = "file" not in config.policy.model_fields_set
     return ours if is_left_open and not found.exists() and ours.exists() else found
+
+
+def log_folder(path: Path, *, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the log is, for those who only read it: they need no secret, nor the rest to be right.
+
+    Beside a file that is not there, the default. Raises FileFault for one that is no TOML.
+    """
+    value = tomlfile.table(tomlfile.read(path), str(path)) if path.exists() else {}
+    for key, given in _from_environment(environ).items():
+        if key == ("log", "dir"):
+            _put(value, key, given)
+    told = value.get("log")
+    name = told.get("dir") if isinstance(told, dict) else None
+    return beside(path, name if isinstance(name, str) else Log().dir)
 
 
 def beside(path: Path, name: str) -> Path:

@@ -17,6 +17,7 @@ import structlog
 
 from router import account, choosing, dialects, heads, health, parse, refusals, retrying, untouched
 from router.answering import RESCUED, Answering
+from router.body import Spoken
 from router.chat import Endpoint
 from router.errors import (
     BackendError,
@@ -28,8 +29,10 @@ from router.errors import (
     RouterError,
 )
 from router.pipeline import Order, Pipeline
-from router.ports import AnswerListener, Attempt, Lookup, Reply
+from router.ports import AnswerListener, Attempt, Bodies, Lookup, Reply, Tracer
 from router.record import Record
+from router.said import Said
+from router.tracing import Journey, Trace
 from router.verdict import Slot, Told, Verdict, check_fits, decide_for, is_virtual
 from router.wire import AnswerHead
 
@@ -51,7 +54,9 @@ class Exchange:
     is_over = False
     slot: Slot | None = None  # the backend that was asked last
     told: Told | None = None  # how it was asked
+    trace: Trace | None = None  # only where traces are told
     attempts = 0
+    tried: tuple[tuple[str, str], ...] = ()  # backend and reason of the attempts before the last
     classify_us: float | None = None
     sent_at: float | None = None
     ended_at = 0.0
@@ -62,6 +67,7 @@ class Exchange:
     session: str | None = None  # by its hash
     affinity = "none"
     moved_because: str | None = None
+    said: Said | None = None  # what the answer says, where that is kept
     _is_named = False  # the client has a name for its session
     _is_fresh = False  # a conversation begins, and is known by its first words alone
     _pool = ""
@@ -73,7 +79,7 @@ class Exchange:
     _body: bytes | None = None
     _body_for: tuple[dialects.Dialect, str | None] | None = None
     _attempt: Attempt | None = None
-    _asked_at = 0.0  # when the first backend was asked; the clock of healths
+    asked_at = 0.0  # when the first backend was asked; the clock of healths
     _tried_at = 0.0  # when the last one was
 
     def __init__(self, pipeline: Pipeline, order: Order, reply: Reply) -> None:
@@ -84,6 +90,12 @@ class Exchange:
         self.started = pipeline.clock.ticks()
         self.request_id = pipeline.id_for(order.http.fields)
         self.answering = Answering(self)
+        if pipeline.bodies is not None:
+            self._keep_what_is_said(pipeline.bodies)
+
+    def _keep_what_is_said(self, bodies: Bodies) -> None:
+        if self.order.endpoint is not Endpoint.OTHER and bodies.wants(self.request_id):
+            self.said = self.answering.tally.said = Said(bodies.text_limit)
 
     # ------------------------------------------------------------------ deciding
 
@@ -197,7 +209,12 @@ class Exchange:
         try:
             sessions = self.pipeline.sessions
             self.verdict = decide_for(
-                order.endpoint, order.http.body, order.http.fields, live, sessions.scenario
+                order.endpoint,
+                order.http.body,
+                order.http.fields,
+                live,
+                sessions.scenario,
+                self.request_id,
             )
             session = self.verdict.request.session
             if session is not None and session.is_named:
@@ -260,7 +277,7 @@ class Exchange:
         self.attempts += 1
         now = self.pipeline.clock.now()
         if self.attempts == 1:
-            self._asked_at = now
+            self.asked_at = now
             self.pipeline.budget.asked(now)
         if slot.health.opened is not None:
             slot.health = slot.health.trying(now)
@@ -272,7 +289,7 @@ class Exchange:
             self.order.http.method,
             self.answering,
             fresh=again is not None,
-            timeout_s=retrying.left_s(self._asked_at, now, timeout_s),
+            timeout_s=retrying.left_s(self.asked_at, now, timeout_s),
         )
 
     def _bytes_for(self, slot: Slot) -> bytes:
@@ -310,8 +327,16 @@ class Exchange:
             lines.append(b"authorization: " + slot.authorization)
         elif not self.live.has_keys and b"authorization" in fields:
             lines.append(b"authorization: " + fields[b"authorization"])
+        if self.pipeline.tracer is not None:
+            lines = self.traced(self.pipeline.tracer).lead(lines)
         lines.append(b"content-length: %d\r\n\r\n" % length)
         return b"\r\n".join(lines)
+
+    def traced(self, tracer: Tracer) -> Trace:
+        """Its place in a trace, the same for all attempts."""
+        if self.trace is None:
+            self.trace = tracer.begin(self.order.http.fields)
+        return self.trace
 
     @property
     def is_stream(self) -> bool:
@@ -353,8 +378,10 @@ class Exchange:
             self.break_off(fault)
         elif was_stale and slot is not None and self.attempts <= _STALE_TRIES:
             self.sent_at = None
+            self._note_failed("stale")
             self._try(again=slot)  # a kept-alive connection that had died
         elif may_retry and self._may_go_on():
+            self._note_failed("unreachable")
             self._try()
         elif may_retry:
             self.refuse(
@@ -373,8 +400,14 @@ class Exchange:
         self.observe(health.outcome_of(head.status), head)
         self.stop_backend()
         self.sent_at = None
+        self._note_failed(f"status {head.status}")
         self._try()
         return True
+
+    def _note_failed(self, reason: str) -> None:
+        """The last attempt failed, and another one is to make up for it."""
+        if self.slot is not None:
+            self.tried += ((self.slot.name, reason),)
 
     def _may_go_on(self) -> bool:
         """Whether there is another backend, and a try and time left for it."""
@@ -382,7 +415,7 @@ class Exchange:
             return False
         now = self.pipeline.clock.now()
         timeout_s = self._candidates[0].upstream.backend.timeout_s
-        return retrying.left_s(self._asked_at, now, timeout_s) > 0
+        return retrying.left_s(self.asked_at, now, timeout_s) > 0
 
     def observe(self, outcome: health.Outcome, head: AnswerHead | None = None) -> None:
         """What became of the request tells of the backend's health."""
@@ -416,18 +449,17 @@ class Exchange:
             self.affinity = "hit" if turns > 1 else "new"
             return
         store, is_home = self.pipeline.affinity, slot.name == self._home
+        # What nobody saw before may have been here all the same: another router takes it home
+        # as well. But a hit is what we know of.
+        self.affinity = "new"
         last = store.last(self._pool, session) or self._remembered
         if self._is_fresh:
-            self.affinity = "new"
             if store.is_shared:
                 return  # not worth telling others: most of these never come back
         elif last == slot.name:
             self.affinity = "hit"
         elif last is not None:
             self.affinity, self.moved_because = "moved", self._why_not(last)
-        else:
-            # Another router, or this one before it was started, will have taken it home, too.
-            self.affinity = "hit" if turns > 1 and is_home else "new"
         # All routers find a home by themselves. A session that its client has a name for is told
         # of all the same: then it stays where it is when a backend is added, and its turns are
         # known for hits by routers that have not seen it.
@@ -578,6 +610,8 @@ class Exchange:
             ours_s = self.sent_at - self.started - self.queued_s
             whole, part = divmod(int(ours_s * 1e6 + 0.5), 1000)
             lines.append(b"x-router-overhead-ms: %d.%03d" % (whole, part))
+        if verdict is not None and verdict.plan.arm is not None:
+            lines.append(verdict.plan.arm.header)
         if self.answering.is_rescued:
             lines.append(RESCUED)
         if self.warnings:
@@ -632,6 +666,21 @@ class Exchange:
     def account(self) -> tuple[Record, Sequence[tuple[str, str, str]]]:
         """The log line, and what the preset did for the metrics."""
         return account.of(self)
+
+    def journey(self, record: Record) -> Journey | None:
+        """For its spans; None where it is not to be told of."""
+        return account.journey(self, record)
+
+    def spoken(self, record: Record, said: Said) -> Spoken:
+        """What the request and its answer said, to be written down beside the record."""
+        return Spoken(
+            ts=record.ts,
+            request_id=self.request_id,
+            endpoint=self.order.endpoint,
+            scenario=record.scenario,
+            raw=self.order.http.body,
+            said=said,
+        )
 
 
 def _brief(value: Any) -> str:

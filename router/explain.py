@@ -28,6 +28,7 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
         "has": sorted(request.has),
         "session": None if request.session is None else msgspec.to_builtins(request.session),
         "thinking": decision.thinking,
+        "experiment": _experiment(verdict, live),
         "pool": decision.pool,
         "backends": [slot.name for slot in slots],
         "policy": live.policy.hash,
@@ -55,3 +56,23 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
     }
     explained["warnings"] = warnings
     return explained
+
+
+def _experiment(verdict: Verdict, live: Live) -> dict[str, Any] | None:
+    """The arm that it is in, and why; None where no experiment is for it."""
+    arm, found, request = verdict.plan.arm, verdict.found, verdict.request
+    trial = (live.trials or {}).get(found.scenario)
+    if trial is None:
+        return None
+    if found.source == "header":
+        reason = "no arm: the scenario was asked for in a header"
+    elif request.session is None and arm is None:
+        reason = "no arm: it has no session, so each request's own id draws"
+    elif arm is None:
+        reason = f"no arm: not among the {trial.written.share:.0%} that take part"
+    else:
+        drawn_by = "id, for it has no session" if request.session is None else "session"
+        reason = f"drawn by its {drawn_by}"
+        if request.session is not None and (drew := trial.drawn(request.session.hash)) != arm.name:
+            reason = f"its session drew {drew}, which is stopped"
+    return {"name": trial.name, "arm": arm and arm.name, "because": reason}

@@ -34,6 +34,8 @@ Pools = Mapping[str, Sequence[Slot]]
 #: how long the start waits for names to resolve; it goes on without them then
 _FIRST_LOOKUP_S = 2.0
 _DRAINS_S = 0.25
+#: an engine that compiles for its first prompt takes that long; then users have to wait with it
+_WARM_UP_S = 30.0
 #: settings that make another server of it, as far as we know it
 _IDENTITY = ("url", "dialect", "model", "context", "api_key_env")
 
@@ -357,12 +359,34 @@ class Fleet:
     async def check_once(self, slot: Slot) -> None:
         was_up = slot.health.is_up and slot.health.is_known
         is_up, reason = await self._is_up(slot)
+        if is_up and (not was_up or slot.model is None or self.known.has_news(slot)):
+            await self.known.learn(slot)
+        if is_up and not slot.health.is_up and self.config.health.warm_up:
+            is_up, reason = await self._warm_up(slot)
         slot.health = slot.health.observed(is_up, reason, time.time())
         if is_up != was_up:
             say = log.info if is_up else log.warning
             say("backend is up" if is_up else "backend is down", backend=slot.name, reason=reason)
-        if is_up and (not was_up or slot.model is None or self.known.has_news(slot)):
-            await self.known.learn(slot)
+
+    async def _warm_up(self, slot: Slot) -> tuple[bool, str]:
+        """Have a backend that came back answer once, while requests still prefer others.
+
+        Whatever it answers, it is up: what it is good for then, the breaker finds out.
+        """
+        slot.health = slot.health.observed(False, "up again, and warming up", time.time())
+        began = self._loop.time()
+        try:
+            answer = await probe.warm_up(
+                self._checks_of(slot), slot.model, timeout_s=_WARM_UP_S, key=slot.authorization
+            )
+        except TimeoutError:
+            log.warning("backend is slow to warm up", backend=slot.name, waited_s=_WARM_UP_S)
+        except BackendError as fault:
+            return False, f"broke off its first answer: {fault}"
+        else:
+            took_ms = round((self._loop.time() - began) * 1e3)
+            log.info("backend warmed up", backend=slot.name, status=answer.status, took_ms=took_ms)
+        return True, "ok"
 
     async def _is_up(self, slot: Slot) -> tuple[bool, str]:
         checks = self._checks_of(slot)

@@ -92,11 +92,6 @@ def retry_after(fields: Mapping[bytes, bytes]) -> float | None:
         return None
 
 
-def trace_id(fields: Mapping[bytes, bytes]) -> str | None:
-    parts = fields.get(b"traceparent", b"").split(b"-")
-    return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 else None
-
-
 def ascii_line(text: str) -> bytes:
     """A header value: headers are ASCII, one line, and of bounded length."""
     return text.encode("ascii", "replace").replace(b"\r", b" ").replace(b"\n", b" ")[:2000]

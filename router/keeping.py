@@ -158,12 +158,12 @@ class PolicyKeeper:
             log.info("policy in force", file=str(self.path), hash=live.policy.hash)
         elif self._fault_in_force is not None:
             return self._kept(self._fault_in_force)
-        self.metrics.policy_reloads.add(("ok",))
+        self.metrics.count("policy_reload_total", "ok")
         self.loaded_at = time.time()
         return None
 
     def _kept(self, error: str) -> str:
-        self.metrics.policy_reloads.add(("failed",))
+        self.metrics.count("policy_reload_total", "failed")
         log.warning("policy not taken, the old one stays in force", error=error)
         return error
 

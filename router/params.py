@@ -196,6 +196,11 @@ def strongest(param: Param, readings: Iterable[tuple[str, Any]]) -> Any:
     return None
 
 
+def is_choice(name: str) -> bool:
+    """Whether its values are words of ours."""
+    return name in PARAMS and PARAMS[name].kind == "choice"
+
+
 def is_sayable(value: object) -> bool:
     """Whether JSON can carry it."""
     if isinstance(value, float):

@@ -19,7 +19,17 @@ from router.affinity import MemoryAffinity
 from router.chat import Endpoint
 from router.errors import RouterError
 from router.health import USUAL, Rules
-from router.ports import Affinity, Clock, Journal, Meter, Sessions
+from router.ports import (
+    Affinity,
+    Bodies,
+    Clock,
+    Journal,
+    Meter,
+    Observer,
+    Repeater,
+    Sessions,
+    Tracer,
+)
 from router.record import Record, timestamp
 from router.retrying import Budget
 from router.verdict import Live
@@ -64,13 +74,17 @@ class Pipeline:
         queue: int = 0,
         queue_timeout_s: float = 30.0,
         keepalive_s: float = 0.0,
+        tracer: Tracer | None = None,
+        bodies: Bodies | None = None,
     ) -> None:
         """`soon` calls a function a little later, when nobody waits for an answer.
 
         `queue` requests may wait for a backend that takes no more just now, each as long as
         `queue_timeout_s`. `keepalive_s`: a stream that was silent for so long is given a sign
-        of life; 0, none. `attempts`: further ones, each at another backend.
+        of life; 0, none. `attempts`: further ones, each at another backend. `bodies`: where what is
+        said is written down, if it is.
         """
+        self.tracer = tracer
         self.affinity = affinity if affinity is not None else MemoryAffinity(clock)
         self.rules = rules
         self.budget = budget if budget is not None else Budget()
@@ -85,11 +99,14 @@ class Pipeline:
         self._ended: list[Exchange] = []
         self.live = live
         self.journal = journal
+        self.bodies = bodies
         self.meter = meter
         self.clock = clock
         self.sessions = sessions
         self.active: set[Exchange] = set()
         self.is_draining = False
+        self.observer: Observer | None = None  # of what is in an experiment
+        self.repeater: Repeater | None = None  # of some of that
         self.turn = 0
         self._prefix = os.urandom(6).hex()
         self._numbers = count(1)
@@ -149,6 +166,8 @@ class Pipeline:
             for exchange, since in list(self.waiting.items()):
                 if now - since > self._queue_timeout_s:
                     exchange.give_up_waiting()
+        if self.repeater is not None:
+            self.repeater.look()
         if self._keepalive_s:
             for exchange in tuple(self.active):
                 try:
@@ -167,6 +186,15 @@ class Pipeline:
             record, actions = exchange.account()
             self.meter.observe(record, actions)
             self.journal.write(record)
+            if self.tracer is not None and (journey := exchange.journey(record)) is not None:
+                self.tracer.take(journey)
+            if self.bodies is not None and exchange.said is not None:
+                self.bodies.write(exchange.spoken(record, exchange.said))
+            if record.experiment is not None:
+                if self.observer is not None:
+                    self.observer.observe(record)
+                if self.repeater is not None:
+                    self.repeater.consider(exchange, record)
         except Exception:
             log.exception("record not made", request_id=exchange.request_id)
         exchange.answering.let_go()

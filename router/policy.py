@@ -18,6 +18,7 @@ import re2
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from router import tomlfile
+from router.experiment import TABLES, Arm, Experiment
 from router.params import PARAMS, Param, is_number, is_sayable
 from router.tomlfile import FileFault
 
@@ -269,6 +270,9 @@ class PolicyFile(_Table):
         default=(), description="Prompts that must be classified as they say."
     )
     scenarios: Annotated[Mapping[str, Scenario], Field(min_length=1)]
+    experiments: Mapping[str, Experiment] = Field(
+        default_factory=dict, description="Presets that are tried beside the scenarios' own."
+    )
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -403,14 +407,13 @@ def of(
         file=written,
         presets=presets,
         personal=frozenset(
-            scenario
-            for (scenario, _), entries in presets.items()
-            if any(map(_is_personal, entries))
+            scenario for (scenario, _), entries in presets.items() if any(map(is_personal, entries))
         ),
     )
 
 
-def _is_personal(entry: PresetRule) -> bool:
+def is_personal(entry: PresetRule) -> bool:
+    """Whether what the rule comes to may differ from one session to the next."""
     values = [
         value for rule in (entry.rule, entry.default) if rule for value in (rule.force, rule.fill)
     ]
@@ -418,17 +421,29 @@ def _is_personal(entry: PresetRule) -> bool:
 
 
 def _presets(written: PolicyFile) -> dict[tuple[str, bool | None], tuple[PresetRule, ...]]:
+    presets: dict[tuple[str, bool | None], tuple[PresetRule, ...]] = {}
+    for scenario_id in written.scenarios:
+        presets |= preset_rules(written, scenario_id)
+    return presets
+
+
+def preset_rules(
+    written: PolicyFile, scenario_id: str, arm: Arm | None = None
+) -> dict[tuple[str, bool | None], tuple[PresetRule, ...]]:
+    """The rules of one scenario, by (scenario, thinking); those of an arm before its own."""
+    scenario = written.scenarios[scenario_id]
     presets = {}
-    for scenario_id, scenario in written.scenarios.items():
-        for thinking in (None, False, True):
-            mode = {None: {}, False: scenario.direct, True: scenario.thinking}[thinking]
-            below = {None: {}, False: written.defaults.direct, True: written.defaults.thinking}
-            own = {**rules(scenario.preset), **rules(mode)}
-            default = rules(below[thinking], bare="fill")
-            names = dict.fromkeys([*own, *default])
-            presets[scenario_id, thinking] = tuple(
-                PresetRule(name, own.get(name), default.get(name)) for name in names
-            )
+    for thinking in (None, False, True):
+        below = {None: {}, False: written.defaults.direct, True: written.defaults.thinking}
+        own: dict[str, Rule] = {}
+        for told in (scenario, arm) if arm is not None else (scenario,):
+            mode = {None: {}, False: told.direct, True: told.thinking}[thinking]
+            own |= rules(told.preset) | rules(mode)
+        default = rules(below[thinking], bare="fill")
+        names = dict.fromkeys([*own, *default])
+        presets[scenario_id, thinking] = tuple(
+            PresetRule(name, own.get(name), default.get(name)) for name in names
+        )
     return presets
 
 
@@ -498,11 +513,38 @@ def _faults(written: PolicyFile) -> Iterator[_Fault]:
             ((*at, "direct"), scenario.direct),
             ((*at, "thinking"), scenario.thinking),
         ]
+    yield from _experiment_faults(written)
+    for name, experiment in written.experiments.items():
+        for arm_name, arm in experiment.arms.items():
+            at = ("experiments", name, "arms", arm_name)
+            tables += [((*at, table), getattr(arm, table)) for table in TABLES]
     for at, table in tables:
         for name, value in _flat(table):
             key = (*at, *name.split(".", 1))
             for message in _rule_faults(name, value, mode=at[-1]):
                 yield key, message, (*PARAMS, "extra")
+
+
+def _experiment_faults(written: PolicyFile) -> Iterator[_Fault]:
+    """Names that lead nowhere, and scenarios that two experiments want at once."""
+    known = tuple(written.scenarios)
+    owners: dict[str, str] = {}
+    for name, experiment in written.experiments.items():
+        at: tuple[str, ...] = ("experiments", name)
+        ids = [(at, name), *(((*at, "arms", arm), arm) for arm in experiment.arms)]
+        for key, given in ids:
+            if not _ID.match(given):
+                yield key, "a name is lower-case ASCII letters, digits, - and _: for headers", ()
+        for scenario in experiment.scenarios:
+            if scenario not in written.scenarios:
+                hint = tomlfile.suggestion(scenario, known)
+                yield (*at, "scenarios"), f"no such scenario{hint}", ()
+            elif experiment.is_running and owners.setdefault(scenario, name) != name:
+                message = (
+                    f"{scenario} is in the experiment {owners[scenario]!r} already, and a request "
+                    'is in one at most: give one of them state = "stopped"'
+                )
+                yield (*at, "scenarios"), message, ()
 
 
 def _rule_faults(name: str, value: Any, mode: str) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from router.body import Spoken
 from router.config import Backend
 from router.prefix import Turn
 from router.record import Record
+from router.tracing import Journey, Trace
 from router.wire import AnswerHead, Piece
 
 
@@ -94,11 +96,54 @@ class Journal(Protocol):
     def write(self, record: Record) -> None: ...
 
 
+class Bodies(Protocol):
+    """Where goes what was said. Never blocks and never raises."""
+
+    @property
+    def text_limit(self) -> int:
+        """Bytes of an answer that are kept."""
+
+    def wants(self, request_id: str) -> bool:
+        """Whether this request is one of those that are written down."""
+
+    def write(self, spoken: Spoken) -> None: ...
+
+
 class Meter(Protocol):
     """What counts finished requests. Never blocks and never raises."""
 
     def observe(self, record: Record, actions: Sequence[tuple[str, ...]]) -> None:
         """`actions`: (scenario, parameter, origin) of what the preset did."""
+
+
+class Tracer(Protocol):
+    """What tells of requests as traces. Never blocks and never raises."""
+
+    def begin(self, fields: Mapping[bytes, bytes]) -> Trace:
+        """A request's place in its trace, by its headers."""
+
+    def take(self, journey: Journey) -> None:
+        """A finished request that is to be told of."""
+
+
+class Observer(Protocol):
+    """What follows the experiments. Never blocks and never raises."""
+
+    def observe(self, record: Record) -> None:
+        """A request that was in an arm is over."""
+
+
+class Repeater(Protocol):
+    """What asks finished requests once more in another arm. Never blocks and never raises."""
+
+    def consider(self, exchange: Any, record: Record) -> None:
+        """A request that was in an arm is over, and still knows what it was."""
+
+    def look(self) -> None:
+        """Time has passed."""
+
+    def give_way(self) -> None:
+        """Something real comes."""
 
 
 class Clock(Protocol):

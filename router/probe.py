@@ -72,13 +72,44 @@ class _Listener:
 
 async def get(upstream: Upstream, path: str, *, timeout_s: float, key: bytes | None) -> Answer:
     """GET a path. Raises BackendError or TimeoutError."""
+    return await _ask(upstream, b"GET", path, b"", timeout_s=timeout_s, key=key)
+
+
+async def warm_up(
+    upstream: Upstream, model: str | None, *, timeout_s: float, key: bytes | None
+) -> Answer:
+    """One short chat request, so that no user's is the first. Raises BackendError or TimeoutError.
+
+    Said in the words that all kinds of servers understand.
+    """
+    told = {
+        "model": model or "",
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "max_tokens": 1,
+    }
+    body = orjson.dumps(told)
+    path = "/v1/chat/completions"
+    return await _ask(upstream, b"POST", path, body, timeout_s=timeout_s, key=key)
+
+
+async def _ask(
+    upstream: Upstream,
+    method: bytes,
+    path: str,
+    body: bytes,
+    *,
+    timeout_s: float,
+    key: bytes | None,
+) -> Answer:
     listener = _Listener()
     backend = upstream.backend
-    lines = [b"GET %b HTTP/1.1" % path.encode(), b"host: %b" % backend.host.encode()]
+    lines = [b"%b %b HTTP/1.1" % (method, path.encode()), b"host: %b" % backend.host.encode()]
     if key is not None:
         lines.append(b"authorization: " + key)
+    if body:
+        lines.append(b"content-type: application/json\r\ncontent-length: %d" % len(body))
     head = b"\r\n".join([*lines, b"", b""])
-    attempt = upstream.send(head, b"", b"GET", listener, fresh=True)
+    attempt = upstream.send(head, body, method, listener, fresh=True)
     try:
         async with asyncio.timeout(timeout_s):
             return await listener.answer

@@ -11,7 +11,8 @@ import structlog
 def set_up() -> None:
     """The program's own log: one line an event on stderr, colours on a terminal only."""
     renderer: Any = (
-        structlog.dev.ConsoleRenderer()
+        # Not by way of Rich, which tells every local variable: they hold keys and prompts.
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if sys.stderr.isatty()
         else structlog.processors.JSONRenderer()
     )

@@ -25,7 +25,9 @@ class Record(msgspec.Struct, kw_only=True):
     schema: Annotated[int, Meta(description="version of this schema")] = SCHEMA
     ts: Annotated[str, Meta(description="arrival, RFC 3339 UTC with milliseconds")] = ""
     request_id: Annotated[str, Meta(description="also in the x-request-id header")] = ""
-    trace_id: Annotated[str | None, Meta(description="from the client's traceparent")] = None
+    trace_id: Annotated[
+        str | None, Meta(description="from the client's traceparent; ours where traces are sent")
+    ] = None
     session: Annotated[str | None, Meta(description="hash of the session's identity")] = None
     key: Annotated[str | None, Meta(description="name of the client's key")] = None
     endpoint: Annotated[str, Meta(description="chat.completions, completions, …")] = ""
@@ -47,11 +49,14 @@ class Record(msgspec.Struct, kw_only=True):
     policy: Annotated[str | None, Meta(description="12 hex digits of the policy's hash")] = None
     experiment: Annotated[str | None, Meta(description="experiment in force")] = None
     arm: Annotated[str | None, Meta(description="its arm")] = None
+    shadow: Annotated[
+        bool, Meta(description="a finished request repeated in another arm: counts for nothing")
+    ] = False
     stream: Annotated[bool, Meta(description="the client asked for a stream")] = False
     thinking: Annotated[bool | None, Meta(description="null: the backend's default")] = None
     params: Annotated[
         Mapping[str, tuple[Any, Any, str]] | msgspec.Raw,
-        Meta(description="name → [client value, sent value, origin]"),
+        Meta(description="name → [client value, sent value, origin]; texts of clients by length"),
     ] = {}
     warnings: Annotated[tuple[str, ...], Meta(description="as in x-router-warnings")] = ()
     affinity: Annotated[str, Meta(description="hit new moved none")] = "none"
@@ -59,6 +64,10 @@ class Record(msgspec.Struct, kw_only=True):
         str | None, Meta(description="why the session is not where it was")
     ] = None
     retries: Annotated[int, Meta(description="attempts after the first")] = 0
+    tried: Annotated[
+        tuple[tuple[str, str], ...],
+        Meta(description="[backend, why it failed] for each of these"),
+    ] = ()
     queue_ms: _Ms = 0.0
     classify_us: Annotated[float | None, Meta(description="microseconds")] = None
     overhead_ms: _Ms = None

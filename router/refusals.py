@@ -17,6 +17,8 @@ _TOO_LONG = re.compile(
     r"|exceeds the available context size",
     re.IGNORECASE,
 )
+#: what can be a code, and no sentence: it goes into the record and is a label of metrics
+_IS_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}").fullmatch
 #: what a number in place of a code comes to
 _CODES: Mapping[int, str] = {
     400: "invalid_value",
@@ -79,7 +81,7 @@ def code_in(status: int, body: bytes) -> str | None:
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return "backend_error"
     if code is not None and not isinstance(code, int):
-        return str(code)
+        return code if isinstance(code, str) and _IS_CODE(code) else "backend_error"
     text = f"{error.get('type')} {error.get('message')}"
     if code is None and not _TOO_LONG.search(text):
         return None

@@ -54,6 +54,8 @@ class Whole:
             self._size += sum(map(len, piece.payloads))
             if self._size > WHOLE_LIMIT:
                 self._kept = None
+                if self.tally.said is not None:
+                    self.tally.said.is_cut = True
             elif piece.is_last:
                 self._read()
         return _reframed(data, piece, frames)
@@ -65,7 +67,7 @@ class Whole:
 
     def _read(self) -> None:
         if self._kept:
-            self.tally.read(decoded(b"".join(self._kept), self._coding))
+            self.tally.read_whole(decoded(b"".join(self._kept), self._coding))
 
 
 class Stream:

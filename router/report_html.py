@@ -6,68 +6,43 @@ that forbids the browser to load or run anything. All text is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
+from router import htmlpage
 from router.evaluation import BINS, RECALL, TYPICAL_CHARS, Answer, Bin, Report, Share
+from router.htmlpage import GREEN, section, table
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8886; --ink: #1b1b1f; --paper: #fff;
-  font: 16px/1.5 system-ui, sans-serif; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6ea; --paper: #16161a; } }
-body { max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: var(--ink);
-  background: var(--paper); }
-section { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right;
-  vertical-align: top; }
-th:first-child, td:first-child, .words td, .words th { text-align: left; }
-.figures { display: flex; flex-wrap: wrap; gap: 1rem 2.5rem; margin: 1rem 0; }
-.figures div { display: flex; flex-direction: column-reverse; }
-.figures dd { margin: 0; font-size: 1.7rem; line-height: 1.2; }
 .matrix td, .matrix th { padding: .3rem .6rem; border: 1px solid var(--line); }
 .matrix { print-color-adjust: exact; }
 .words td:nth-last-child(-n+2) { overflow-wrap: anywhere; min-width: 12rem; }
-.beside { display: flex; flex-wrap: wrap; gap: 2rem; align-items: flex-start; }
-svg { width: 20rem; max-width: 100%; color: var(--ink); }
 """
 #: a cell's colour, and how much of it is laid on at most: figures stay readable in dark and light
 _RIGHT, _WRONG, _DARKEST = "42,157,74", "209,67,59", 0.7
-_MARK = f"rgb({_RIGHT})"
 #: the drawing: its side and the room around it for the axes' names
 _SIDE, _ROOM = 240, 44
 
 
 def page(report: Report, *, title: str, policy: str) -> str:
     """The whole page."""
-    return "\n".join(
+    return htmlpage.page(
+        f"{title}: labelled prompts",
+        title,
         [
-            "<!doctype html>",
-            '<html lang="en">',
-            '<meta charset="utf-8">',
-            '<meta http-equiv="Content-Security-Policy" '
-            "content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}: labelled prompts</title>",
-            f"<style>{_STYLE}</style>",
-            f"<h1>{escape(title)}</h1>",
             f"<p>{report.rows} labelled prompts under policy <code>{escape(policy)}</code></p>",
             _headline(report),
-            _section("Scenarios", _labels(report)),
-            _section("Languages", _languages(report)),
-            _section("What decided", _shares("decided by", report.stages)),
-            _section("Where rows are from", _shares("from", report.sources)),
-            _section("Which was taken for which", _matrix(report.confusion)),
-            _section("Is the confidence right?", _reliability(report.bins)),
-            _section("Thinking", _thinking(report)),
-            _section("The most confident mistakes", _answers(report.mistakes)),
-            "</html>\n",
-        ]
+            section("Scenarios", _labels(report)),
+            section("Languages", _languages(report)),
+            section("What decided", _shares("decided by", report.stages)),
+            section("Where rows are from", _shares("from", report.sources)),
+            section("Which was taken for which", _matrix(report.confusion)),
+            section("Is the confidence right?", _reliability(report.bins)),
+            section("Thinking", _thinking(report)),
+            section("The most confident mistakes", _answers(report.mistakes)),
+        ],
+        style=_STYLE,
     )
-
-
-def _section(title: str, inside: str) -> str:
-    return f"<section>\n<h2>{escape(title)}</h2>\n{inside}\n</section>" if inside else ""
 
 
 def _headline(report: Report) -> str:
@@ -90,14 +65,11 @@ def _headline(report: Report) -> str:
                 f"{report.times.typical_p50_us:.0f} µs",
             )
         )
-    inside = "\n".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures
-    )
-    return f'<dl class="figures">\n{inside}\n</dl>'
+    return htmlpage.figures(figures)
 
 
 def _labels(report: Report) -> str:
-    return _table(
+    return table(
         ("label", "rows", "precision", "recall", "F1"),
         (
             (label, str(own.rows), _share(own.precision), _share(own.recall), _share(own.f1))
@@ -107,7 +79,7 @@ def _labels(report: Report) -> str:
 
 
 def _languages(report: Report) -> str:
-    return _table(
+    return table(
         ("language", "rows", "accuracy", "macro-F1"),
         (
             (lang, str(own.rows), _share(own.accuracy), _share(own.macro_f1))
@@ -119,7 +91,7 @@ def _languages(report: Report) -> str:
 def _shares(title: str, shares: Mapping[str, Share]) -> str:
     if not shares:
         return ""
-    return _table(
+    return table(
         (title, "rows", "accuracy"),
         ((name, str(own.rows), _share(own.accuracy)) for name, own in shares.items()),
     )
@@ -141,7 +113,7 @@ def _matrix(confusion: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _reliability(bins: Sequence[Bin]) -> str:
-    bounds = _table(
+    bounds = table(
         ("confidence", "rows", "mean", "accuracy"),
         (
             (
@@ -179,8 +151,8 @@ def _diagram(bins: Sequence[Bin]) -> str:
  font-size="11" fill="currentColor">
 <path d="M{_x(0)} {_y(1)}V{_y(0)}H{_x(1)}" stroke="currentColor" fill="none"/>
 <path d="M{_x(0)} {_y(0)}L{_x(1)} {_y(1)}" stroke="currentColor" stroke-dasharray="4 4"/>
-<polyline points="{path}" stroke="{_MARK}" stroke-width="2" fill="none"/>
-<g fill="{_MARK}" fill-opacity=".8">
+<polyline points="{path}" stroke="{GREEN}" stroke-width="2" fill="none"/>
+<g fill="{GREEN}" fill-opacity=".8">
 {points}
 </g>
 {ticks}
@@ -216,7 +188,7 @@ def _thinking(report: Report) -> str:
 def _answers(answers: Sequence[Answer]) -> str:
     if not answers:
         return ""
-    return _table(
+    return table(
         ("row", "label", "got", "confidence", "by", "signals", "text"),
         (
             (
@@ -232,13 +204,6 @@ def _answers(answers: Sequence[Answer]) -> str:
         ),
         kind="words",
     )
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:
-    heads = "".join(f"<th scope=col>{escape(name)}" for name in head)
-    lines = ["<tr>" + "".join(f"<td>{escape(cell)}" for cell in row) + "</tr>" for row in rows]
-    name = f' class="{kind}"' if kind else ""
-    return f"<table{name}>\n<thead><tr>{heads}</tr></thead>\n" + "\n".join(lines) + "\n</table>"
 
 
 def _share(value: float) -> str:

@@ -7,11 +7,14 @@ the few members that are counted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from router import refusals
+
+if TYPE_CHECKING:
+    from router.said import Said
 
 #: what some servers call the ends that OpenAI's clients know
 ENDS: Mapping[str, str] = {
@@ -86,6 +89,7 @@ class Tally:
     has_odd_end = False  # the last end that was read has another name than clients know
     has_done = False
     error: str | None = None  # an error inside a 200 answer
+    said: Said | None = None  # where the texts are kept, if they are
 
     def read(self, data: bytes) -> Frame | None:
         """Count one JSON document; None where it is none of ours."""
@@ -112,7 +116,20 @@ class Tally:
             self._read_usage(frame.usage)
         if (error := bytes(frame.error)) != b"null":
             self.error = refusals.error_text(error)
+        if self.said is not None:
+            self.said.frame(data)
         return frame
+
+    def read_whole(self, document: bytes) -> None:
+        """Count an answer that came in one."""
+        self.keep_whole(document)
+        self.read(document)
+
+    def keep_whole(self, document: bytes) -> None:
+        """Keep what a whole answer says, if that is kept; no later reading adds to it."""
+        if self.said is not None:
+            self.said.whole(document)
+            self.said = None
 
     def _count(self, answer: Any = None, thought: Any = None) -> None:
         self.has_token = True

@@ -1,301 +1,414 @@
-"""Counters and histograms over records, and their Prometheus text.
+"""What is counted over finished requests.
 
-In: Records. Out: the text of /metrics. Labels come from configuration alone (scenario,
-backend, parameter, outcome), so no client can grow them.
+In: Records. Out: counts by the metrics of the catalogue. Labels come from the configuration
+and from closed sets (scenario, backend, parameter, outcome): whatever clients or backends send
+beyond those is "other", so neither can grow them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import TypeVar
 
+import msgspec
+
+from router.catalogue import (
+    METRICS,
+    OVERHEAD,
+    SECONDS,
+    SHARE,
+    TOKEN_SECONDS,
+    Labels,
+)
+from router.chat import PASSED, Endpoint
+from router.exposition import Histogram
 from router.record import Record
 
-PREFIX = "scenario_router_"
-_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_OVERHEAD = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
-_SHARE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
+Value = TypeVar("Value")
 #: endpoints whose answer is a text, so that none at all is worth a look
 _ANSWERING = frozenset({"chat.completions", "completions", "responses"})
+_ENDPOINTS = frozenset({*Endpoint, *PASSED, "http"})
+_STATUSES = frozenset(int(status) for status in HTTPStatus)
+#: what servers say of an answer's end; /v1/responses has words of its own
+_FINISHES = frozenset(
+    {
+        *("stop", "length", "tool_calls", "content_filter", "function_call"),
+        *("completed", "incomplete", "failed", "cancelled", "abort", "error"),
+    }
+)
+OTHER = "other"
+#: kinds of requests that are told apart before they are added up
+_KINDS = 512
+#: a backend that is gone is shown for so long: rates over its last minutes still come out right
+HIDDEN_S = 3600.0
+#: ... and forgotten so much later, that is when no worker shows it any more
+FORGOTTEN_S = HIDDEN_S + 600.0
 
-Labels = tuple[str, ...]
-
-
-class _Histogram:
-    __slots__ = ("buckets", "counts", "total")
-
-    def __init__(self, buckets: Sequence[float]) -> None:
-        self.buckets = buckets
-        self.counts = [0] * (len(buckets) + 1)
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.buckets, value)] += 1
-        self.total += value
-
-
-class _Family:
-    """One metric: its help, its label names and a value for each set of labels."""
-
-    def __init__(self, name: str, kind: str, text: str, labels: Labels) -> None:
-        self.name, self.kind, self.text, self.labels = PREFIX + name, kind, text, labels
-
-    def head(self) -> list[str]:
-        return [f"# HELP {self.name} {self.text}", f"# TYPE {self.name} {self.kind}"]
-
-
-class _Counter(_Family):
-    def __init__(self, name: str, text: str, labels: Labels = ()) -> None:
-        super().__init__(name, "counter", text, labels)
-        self.values: dict[Labels, int] = {}
-
-    def add(self, labels: Labels, by: int = 1) -> None:
-        self.values[labels] = self.values.get(labels, 0) + by
-
-    def lines(self) -> list[str]:
-        return self.head() + [
-            f"{self.name}{_labels(self.labels, values)} {count}"
-            for values, count in self.values.items()
-        ]
+#: known beforehand, and told from the start: a rate needs to see a first one come
+REJECTIONS = ("queue_full", "queue_timeout", "no_backend", "backend_busy", OTHER)
+_FIRST: Mapping[str, Sequence[Labels]] = {
+    "rejected_total": [(reason,) for reason in REJECTIONS],
+    "session_affinity_total": [("hit",), ("new",), ("moved",), ("none",)],
+    "policy_reload_total": [("ok",), ("failed",)],
+    "log_written_total": [()],
+    "log_dropped_total": [()],
+    "log_bodies_dropped_total": [()],
+    "worker_restarts_total": [()],
+}
 
 
-class _Histograms(_Family):
-    def __init__(self, name: str, text: str, labels: Labels, buckets: Sequence[float]) -> None:
-        super().__init__(name, "histogram", text, labels)
-        self.buckets = buckets
-        self.values: dict[Labels, _Histogram] = {}
+class Counted(msgspec.Struct):
+    """Counts by metric and labels: what one worker, or all of them, have seen."""
 
-    def lines(self) -> list[str]:
-        lines = self.head()
-        for values, histogram in self.values.items():
-            if not any(histogram.counts):
-                continue
-            below = 0
-            for bound, count in zip((*self.buckets, None), histogram.counts, strict=True):
-                below += count
-                edge = "+Inf" if bound is None else f"{bound:g}"
-                labels = _labels((*self.labels, "le"), (*values, edge))
-                lines.append(f"{self.name}_bucket{labels} {below}")
-            labels = _labels(self.labels, values)
-            lines.append(f"{self.name}_sum{labels} {histogram.total:.6f}")
-            lines.append(f"{self.name}_count{labels} {below}")
-        return lines
+    counters: dict[str, dict[Labels, int]]
+    histograms: dict[str, dict[Labels, Histogram]]
+    gone: dict[str, float]  # backends that are no longer in use: since when
+    since: float = 0.0  # when counting began, since the epoch
+
+    @classmethod
+    def nothing(cls, since: float = 0.0) -> Counted:
+        kinds = {name: metric.kind for name, metric in METRICS.items()}
+        return cls(
+            {
+                name: dict.fromkeys(_FIRST.get(name, ()), 0)
+                for name, kind in kinds.items()
+                if kind == "counter"
+            },
+            {name: {} for name, kind in kinds.items() if kind == "histogram"},
+            {},
+            since,
+        )
+
+    def add(self, name: str, labels: Labels, by: int = 1) -> None:
+        values = self.counters[name]
+        values[labels] = values.get(labels, 0) + by
+
+    def histogram(self, name: str, labels: Labels = ()) -> Histogram:
+        """The one of these labels, made when missing."""
+        values = self.histograms[name]
+        found = values.get(labels)
+        if found is None:
+            size = len(METRICS[name].buckets) + 1
+            found = values[labels] = Histogram([0] * size)
+        return found
+
+    def take(self, other: Counted) -> None:
+        """Add what another one has counted."""
+        for name, counts in other.counters.items():
+            for labels, count in counts.items():
+                self.add(name, labels, count)
+        for name, histograms in other.histograms.items():
+            for labels, histogram in histograms.items():
+                mine = self.histogram(name, labels)
+                mine.total += histogram.total
+                mine.counts = [a + b for a, b in zip(mine.counts, histogram.counts, strict=True)]
+        for backend, since in other.gone.items():
+            self.gone[backend] = min(since, self.gone.get(backend, since))
+
+    def without(self, backends: Collection[str]) -> Counted:
+        """The same less all that names one of these backends."""
+        if not backends:
+            return self
+        return Counted(
+            {name: _kept(name, values, backends) for name, values in self.counters.items()},
+            {name: _kept(name, values, backends) for name, values in self.histograms.items()},
+            self.gone,
+            self.since,
+        )
+
+    def finished(self) -> int:
+        """Requests in all."""
+        return sum(self.counters["requests_total"].values())
+
+    def prefix(self, backend: str) -> dict[str, object]:
+        """What prefix caching on a backend is worth: shares of tokens, misses by cause."""
+        tokens = {"input": 0, "cached_input": 0}
+        for (_, name, kind), count in self.counters["tokens_total"].items():
+            if name == backend and kind in tokens:
+                tokens[kind] += count
+        asked = tokens["input"]
+        return {
+            "cached_share": round(tokens["cached_input"] / asked, 3) if asked else None,
+            "misses": {
+                cause: count
+                for (name, cause), count in self.counters["prefix_miss_total"].items()
+                if name == backend
+            },
+        }
 
 
-class Gauge(_Family):
-    """A value that is read when the page is asked for."""
-
-    def __init__(
-        self, name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]
-    ) -> None:
-        super().__init__(name, "gauge", text, labels)
-        self.values = values
-
-    def lines(self) -> list[str]:
-        return self.head() + [
-            f"{self.name}{_labels(self.labels, values)} {_number(value)}"
-            for values, value in self.values
-        ]
+def _kept(name: str, values: dict[Labels, Value], backends: Collection[str]) -> dict[Labels, Value]:
+    labels = METRICS[name].labels
+    if "backend" not in labels:
+        return values
+    at = labels.index("backend")
+    return {key: value for key, value in values.items() if key[at] not in backends}
 
 
 class _Series:
     """What is counted of one scenario on one backend; looked up once a request."""
 
-    def __init__(self) -> None:
-        self.ends: dict[Labels, int] = {}  # endpoint, stream, status, outcome
-        self.sources: dict[str, int] = {}
-        self.presets: dict[tuple[Labels, ...], int] = {}  # what a preset did, as a whole
-        self.input_tokens = 0
-        self.cached_tokens = 0
-        self.output_tokens = 0
-        self.reasoning_tokens = 0
-        self.thinking = 0
-        self.empty = 0
-        self.rescued = 0
-        self.misses: dict[str, int] = {}  # by their cause
-        self.retries = 0
-        self.duration = _Histogram(_SECONDS)
-        self.ttft = _Histogram(_SECONDS)
-        self.tpot = _Histogram(_TOKEN_SECONDS)
-        self.confidence = _Histogram(_SHARE)
+    __slots__ = (
+        "cached_tokens",
+        "input_tokens",
+        "kinds",
+        "output_tokens",
+        "reasoning_tokens",
+        "sources",
+        "streamed",
+        "tpot",
+        "ttft",
+        "whole",
+    )
+
+    def __init__(self, counted: Counted, scenario: str, backend: str) -> None:
+        #: requests by all that is said of them in words; one look-up in place of ten
+        self.kinds: dict[tuple[object, ...], int] = {}
+        self.sources: dict[str, Histogram] = {}  # confidence by source
+        self.input_tokens = self.cached_tokens = 0
+        self.output_tokens = self.reasoning_tokens = 0
+        where = (scenario, backend)
+        self.whole = counted.histogram("request_duration_seconds", (*where, "false"))
+        self.streamed = counted.histogram("request_duration_seconds", (*where, "true"))
+        self.ttft = counted.histogram("time_to_first_token_seconds", where)
+        self.tpot = counted.histogram("time_per_output_token_seconds", where)
 
 
 class Metrics:
-    """All that is counted over finished requests.
+    """All that one worker has counted.
 
-    Counting is on the path and told in a page: so it is a few additions to one object,
-    and the families of the page are put together when somebody asks.
+    Counting is on the path and told in a page: so a request is a few additions to one object,
+    and sorted into the metrics of the page (`counted`) when somebody asks.
     """
 
-    def __init__(self) -> None:
-        self._series: dict[Labels, _Series] = {}
-        self._overhead = _Histogram(_OVERHEAD)
-        self.policy_reloads = _Counter("policy_reload_total", "Policy loads.", ("result",))
+    def __init__(self, begin: Counted | None = None, *, now: float = 0.0) -> None:
+        """`begin`: what whoever had this place before has counted. `now`: since the epoch."""
+        self._counted = Counted.nothing(now if begin is None else begin.since)
+        if begin is not None:
+            self._counted.take(begin)
+        self._series: dict[tuple[str | None, str | None], _Series] = {}
+        self._presets: dict[int, list[object]] = {}  # by identity: [actions, how often]
+        self._followed: list[tuple[str, Labels, int, Callable[[], int]]] = []
+        self._overhead = self._counted.histogram("overhead_seconds")
+        self._classify = self._counted.histogram("classify_seconds")
+        self._queue_wait = self._counted.histogram("queue_wait_seconds")
+
+    # ------------------------------------------------------------------ on the path
 
     def observe(self, record: Record, actions: Sequence[Labels]) -> None:
         """Count one finished request. `actions`: (scenario, parameter, origin) of its preset."""
-        key = (record.scenario or "", record.backend or "")
-        series = self._series.get(key)
+        series = self._series.get((record.scenario, record.backend))
         if series is None:
-            series = self._series[key] = _Series()
-        end = (
+            series = self._begin(record)
+        stream, outcome = record.stream, record.outcome
+        kind = (
             record.endpoint,
-            "true" if record.stream else "false",
-            str(record.status or ""),
-            record.outcome,
+            stream,
+            record.status,
+            outcome,
+            record.finish_reason,
+            record.affinity,
+            record.thinking,
+            record.rescued,
+            record.cache_miss,
+            record.answer_chars == 0,
         )
-        series.ends[end] = series.ends.get(end, 0) + 1
-        if record.total_ms is not None:
-            series.duration.add(record.total_ms / 1e3)
-        if record.overhead_ms is not None:
-            self._overhead.add(record.overhead_ms / 1e3)
-        if record.ttft_ms is not None:
-            series.ttft.add(record.ttft_ms / 1e3)
-        if record.tpot_ms is not None:
-            series.tpot.add(record.tpot_ms / 1e3)
-        series.input_tokens += record.input_tokens or 0
-        series.cached_tokens += record.cached_tokens or 0
-        series.output_tokens += record.output_tokens or 0
-        series.reasoning_tokens += record.reasoning_tokens or 0
-        source = record.source
-        if source is not None:
-            series.sources[source] = series.sources.get(source, 0) + 1
-            series.confidence.add(record.confidence or 0.0)
-            preset = tuple(actions)
-            series.presets[preset] = series.presets.get(preset, 0) + 1
-        if record.thinking:
-            series.thinking += 1
-        if record.cache_miss is not None:
-            series.misses[record.cache_miss] = series.misses.get(record.cache_miss, 0) + 1
-        if record.rescued:
-            series.rescued += 1
-        if record.retries:
-            series.retries += record.retries
-        if (
-            record.answer_chars == 0
-            and record.outcome == "ok"
-            and record.endpoint in _ANSWERING
-            and record.finish_reason != "tool_calls"
-        ):
-            series.empty += 1
+        try:
+            series.kinds[kind] += 1
+        except KeyError:
+            self._new_kind(series, kind)
+        if (total_ms := record.total_ms) is not None:
+            histogram = series.streamed if stream else series.whole
+            seconds = total_ms / 1e3
+            histogram.counts[bisect_left(SECONDS, seconds)] += 1
+            histogram.total += seconds
+        if (overhead_ms := record.overhead_ms) is not None:
+            histogram = self._overhead
+            seconds = overhead_ms / 1e3
+            histogram.counts[bisect_left(OVERHEAD, seconds)] += 1
+            histogram.total += seconds
+        if (ttft_ms := record.ttft_ms) is not None:
+            histogram = series.ttft
+            seconds = ttft_ms / 1e3
+            histogram.counts[bisect_left(SECONDS, seconds)] += 1
+            histogram.total += seconds
+        if (tpot_ms := record.tpot_ms) is not None:
+            histogram = series.tpot
+            seconds = tpot_ms / 1e3
+            histogram.counts[bisect_left(TOKEN_SECONDS, seconds)] += 1
+            histogram.total += seconds
+        if tokens := record.input_tokens:
+            series.input_tokens += tokens
+            if tokens := record.cached_tokens:
+                series.cached_tokens += tokens
+        if tokens := record.output_tokens:
+            series.output_tokens += tokens
+            if tokens := record.reasoning_tokens:
+                series.reasoning_tokens += tokens
+        if (source := record.source) is not None:
+            confidence = series.sources.get(source) or self._new_source(series, record, source)
+            share = record.confidence or 0.0
+            confidence.counts[bisect_left(SHARE, share)] += 1
+            confidence.total += share
+            # Plans are remembered, so that their actions are the same object again and again.
+            preset = self._presets.get(id(actions))
+            if preset is None:
+                self._new_preset(actions)
+            else:
+                preset[1] += 1  # type: ignore[operator]  # [actions, how often]
+            if (classify_us := record.classify_us) is not None:
+                histogram = self._classify
+                seconds = classify_us / 1e6
+                histogram.counts[bisect_left(OVERHEAD, seconds)] += 1
+                histogram.total += seconds
+        if record.queue_ms or record.tried or outcome == "rejected":
+            self._unusual(record)
 
-    def _families(self) -> list[_Counter | _Histograms]:
-        where = ("scenario", "backend")
-        requests = _Counter(
-            "requests_total",
-            "Finished requests.",
-            (*where, "endpoint", "stream", "status", "outcome"),
-        )
-        tokens = _Counter("tokens_total", "Tokens, from usage.", ("scenario", "type"))
-        classified = _Counter(
-            "classification_total", "Requests by how they were told apart.", ("scenario", "source")
-        )
-        actions = _Counter(
-            "param_actions_total", "What presets did.", ("scenario", "param", "origin")
-        )
-        thinking = _Counter("thinking_total", "Requests with thinking on.", ("scenario",))
-        empty = _Counter("empty_answer_total", "Answers without content.", ("scenario",))
-        rescued = _Counter(
-            "rescued_total", "Answers asked for again, thought having used them up.", ("scenario",)
-        )
-        misses = _Counter(
-            "prefix_miss_total", "Prompts whose past was not reused.", ("backend", "cause")
-        )
-        retries = _Counter("retries_total", "Further attempts.", ("backend",))
-        histograms = [
-            _Histograms(name, text, where, buckets)
-            for name, text, buckets in (
-                ("request_duration_seconds", "Arrival to end.", _SECONDS),
-                ("time_to_first_token_seconds", "Arrival to the first token.", _SECONDS),
-                ("time_per_output_token_seconds", "Between two tokens.", _TOKEN_SECONDS),
-                ("classification_confidence", "Share of the evidence.", _SHARE),
-            )
-        ]
-        overhead = _Histograms(
-            "overhead_seconds", "Our own time until the request went out.", (), _OVERHEAD
-        )
-        overhead.values[()] = self._overhead
+    def _begin(self, record: Record) -> _Series:
+        scenario, backend = record.scenario or "", record.backend or ""
+        series = _Series(self._counted, scenario, backend)
+        self._series[record.scenario, record.backend] = series
+        if scenario:
+            for name in ("thinking_total", "empty_answer_total", "rescued_total"):
+                self._counted.add(name, (scenario,), 0)
+        return series
+
+    def _new_kind(self, series: _Series, kind: tuple[object, ...]) -> None:
+        """One that has not come before, or that somebody invented."""
+        if len(series.kinds) >= _KINDS:
+            self._sort_in()
+        endpoint, stream, status, outcome, finish, *rest = kind
+        if endpoint not in _ENDPOINTS:
+            endpoint = OTHER
+        if status is not None and status not in _STATUSES:
+            status = OTHER
+        if finish is not None and finish not in _FINISHES:
+            finish = OTHER
+        known = (endpoint, stream, status, outcome, finish, *rest)
+        series.kinds[known] = series.kinds.get(known, 0) + 1
+
+    def _new_source(self, series: _Series, record: Record, source: str) -> Histogram:
+        labels = (record.scenario or "", source)
+        found = self._counted.histogram("classification_confidence", labels)
+        series.sources[source] = found
+        return found
+
+    def _new_preset(self, actions: Sequence[Labels]) -> None:
+        if len(self._presets) >= _KINDS:
+            self._sort_in()
+        # Held here, so that its identity is not given to another one meanwhile.
+        self._presets[id(actions)] = [actions, 1]
+
+    def _unusual(self, record: Record) -> None:
+        if record.queue_ms:
+            seconds = record.queue_ms / 1e3
+            self._queue_wait.counts[bisect_left(SECONDS, seconds)] += 1
+            self._queue_wait.total += seconds
+        for backend, reason in record.tried:
+            self._counted.add("retries_total", (backend, reason))
+        if record.outcome == "rejected":
+            self._counted.add("rejected_total", (_rejection(record),))
+
+    # ------------------------------------------------------------------ off the path
+
+    def count(self, name: str, *labels: str) -> None:
+        """One more of something that is no request."""
+        self._counted.add(name, labels)
+
+    def follow(self, name: str, reading: Callable[[], int], *labels: str) -> None:
+        """A counter that somebody else keeps, from 0 on."""
+        before = self._counted.counters[name].get(labels, 0)
+        self._followed.append((name, labels, before, reading))
+
+    def counted(self) -> Counted:
+        """All so far; the same object each time, and only to be read."""
+        self._sort_in()
+        for name, labels, before, reading in self._followed:
+            self._counted.counters[name][labels] = before + reading()
+        return self._counted
+
+    def know(self, backends: Collection[str], now: float) -> None:
+        """These are in use; the labels of others go in a while. `now`: since the epoch."""
+        gone = self._counted.gone
+        named = {labels[1] for labels in self._counted.counters["requests_total"]}
+        for name in named.difference(backends, ("",)):
+            gone.setdefault(name, now)
+        for name in [name for name in gone if name in backends]:
+            del gone[name]
+        old = [name for name, since in gone.items() if now - since > FORGOTTEN_S]
+        if old:
+            self._sort_in()
+            self._counted = self._counted.without(old)
+            self._series = {key: one for key, one in self._series.items() if key[1] not in old}
+            for name in old:
+                del gone[name]
+
+    def _sort_in(self) -> None:
+        """Add up what `observe` has put down."""
+        counted = self._counted
         for (scenario, backend), series in self._series.items():
-            for end, count in series.ends.items():
-                requests.add((scenario, backend, *end), count)
-            for kind, count in (
-                ("input", series.input_tokens),
-                ("cached_input", series.cached_tokens),
-                ("output", series.output_tokens),
-                ("reasoning", series.reasoning_tokens),
-            ):
-                if count:
-                    tokens.add((scenario, kind), count)
-            for source, count in series.sources.items():
-                classified.add((scenario, source), count)
-            for preset, count in series.presets.items():
-                for labels in preset:
-                    actions.add(labels, count)
-            for cause, count in series.misses.items():
-                misses.add((backend, cause), count)
-            for counter, label, count in (
-                (thinking, scenario, series.thinking),
-                (empty, scenario, series.empty),
-                (rescued, scenario, series.rescued),
-                (retries, backend, series.retries),
-            ):
-                if count:
-                    counter.add((label,), count)
-            counted = (
-                series.duration,
-                series.ttft,
-                series.tpot,
-                series.confidence,
-            )
-            for family, histogram in zip(histograms, counted, strict=True):
-                family.values[scenario, backend] = histogram
-        return [
-            requests,
-            *histograms,
-            overhead,
-            tokens,
-            classified,
-            actions,
-            thinking,
-            empty,
-            rescued,
-            misses,
-            retries,
-            self.policy_reloads,
-        ]
-
-    def prefix(self, backend: str) -> dict[str, Any]:
-        """What prefix caching on a backend is worth: shares of tokens, misses by cause."""
-        asked = cached = 0
-        misses: dict[str, int] = {}
-        for (_, name), series in self._series.items():
-            if name == backend:
-                asked += series.input_tokens
-                cached += series.cached_tokens
-                for cause, count in series.misses.items():
-                    misses[cause] = misses.get(cause, 0) + count
-        return {"cached_share": round(cached / asked, 3) if asked else None, "misses": misses}
-
-    def text(self, gauges: Iterable[Gauge]) -> str:
-        """The page, in the Prometheus text format 0.0.4."""
-        families: list[_Counter | _Histograms | Gauge] = [*self._families(), *gauges]
-        return "\n".join(line for family in families for line in family.lines()) + "\n"
+            _sort_in(counted, series, scenario or "", backend or "")
+        for actions, times in self._presets.values():
+            for labels in actions:  # type: ignore[attr-defined]  # [actions, how often]
+                counted.add("param_actions_total", labels, times)  # type: ignore[arg-type]
+        self._presets.clear()
+        confidences = counted.histograms["classification_confidence"]
+        counted.counters["classification_total"] = {
+            labels: sum(histogram.counts) for labels, histogram in confidences.items()
+        }
 
 
-def _labels(names: Labels, values: Labels) -> str:
-    if not names:
-        return ""
-    pairs = zip(names, values, strict=True)
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs) + "}"
+def _sort_in(counted: Counted, series: _Series, scenario: str, backend: str) -> None:
+    add = counted.add
+    for kind, count in series.kinds.items():
+        endpoint, stream, status, outcome, finish, affinity, thinking, rescued, miss, none = kind
+        is_stream = "true" if stream else "false"
+        ends = (str(endpoint), is_stream, _word(status), str(outcome), _word(finish))
+        add("requests_total", (scenario, backend, *ends), count)
+        add("session_affinity_total", (str(affinity),), count)
+        if thinking:
+            add("thinking_total", (scenario,), count)
+        if rescued:
+            add("rescued_total", (scenario,), count)
+        if miss is not None:
+            add("prefix_miss_total", (backend, str(miss)), count)
+        if none and outcome == "ok" and endpoint in _ANSWERING and finish != "tool_calls":
+            add("empty_answer_total", (scenario,), count)
+    series.kinds.clear()
+    tokens = (
+        ("input", series.input_tokens),
+        ("cached_input", series.cached_tokens),
+        ("output", series.output_tokens),
+        ("reasoning", series.reasoning_tokens),
+    )
+    for kind_of, many in tokens:
+        if many:
+            add("tokens_total", (scenario, backend, kind_of), many)
+    series.input_tokens = series.cached_tokens = 0
+    series.output_tokens = series.reasoning_tokens = 0
 
 
-def _number(value: float) -> str:
-    """A value in full: a time stamp keeps its seconds."""
-    return str(int(value)) if float(value).is_integer() else repr(float(value))
+def _word(value: object) -> str:
+    """A label; nothing where there is nothing to say, which is as good as no label."""
+    return "" if value is None else str(value)
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _rejection(record: Record) -> str:
+    """Why a request was turned away."""
+    if record.backend is not None:
+        return "backend_busy"
+    if record.error_code == "no_healthy_backend":
+        return "no_backend"
+    if record.error_code == "rate_limit_exceeded":
+        return "queue_timeout" if record.queue_ms else "queue_full"
+    return OTHER
+
+
+def merged(parts: Iterable[Counted]) -> Counted:
+    """What all workers have counted."""
+    whole = Counted.nothing()
+    for part in parts:
+        whole.take(part)
+    return whole

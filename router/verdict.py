@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from router import bridge, decide, dialects, parse, rewrite, splice
+from router import bridge, decide, dialects, params, parse, rewrite, splice
 from router.chat import ChatRequest, Classification, Decision, Endpoint
 from router.classify import Classifier, Recall
 from router.errors import ContextLength, ModelNotFound
@@ -18,6 +18,7 @@ from router.health import Health
 from router.policy import Policy
 from router.ports import Upstream
 from router.thought import CLOSE, OPEN
+from router.trials import ArmInForce, Trials
 
 #: remembered decisions at most; forgotten all at once, since they are quickly made again
 _PLANS = 1024
@@ -65,6 +66,7 @@ class Live(msgspec.Struct, frozen=True):
     allow_policy_off: bool
     has_keys: bool  # clients authenticate here, so their key is not for backends
     plans: dict[tuple[Any, ...], Plan]  # remembered decisions of this policy
+    trials: Trials | None = None  # experiments by scenario; None: there are none
 
     @property
     def slots(self) -> list[Slot]:
@@ -85,6 +87,7 @@ class Plan(msgspec.Struct, frozen=True):
     thought: str  # where the client wants it: one of bridge.MODES
     actions: tuple[tuple[str, str, str], ...]  # for the metrics: scenario, parameter, origin
     said: dict[tuple[Any, ...], Told]
+    arm: ArmInForce | None = None  # of an experiment, where the request is in one
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -166,11 +169,13 @@ def decide_for(
     headers: parse.Headers,
     live: Live,
     recall: Recall | None = None,
+    request_id: str = "",
 ) -> Verdict:
     """Bytes in, decision out. No I/O and no clock: serving and explain both come here.
 
     `recall` tells the scenario that a session was last in. It is asked only for a turn that
-    says nothing by itself and comes without its history.
+    says nothing by itself and comes without its history. `request_id` draws the arm of an
+    experiment where the request has no session; without either it is in none.
 
     Deciding is pure, so a decision is remembered by all that it depends on: apps send
     the same few parameters all day, and only the text and the session differ.
@@ -180,8 +185,13 @@ def decide_for(
         check_model(request.model, live)
     hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
     found = live.classifier.scenario(request, hint, recall)
-    if found.scenario in live.policy.personal or not parse.is_small(request.signature):
-        return Verdict(request, found, _plan(request, found, live.policy))
+    policy, plans, arm = live.policy, live.plans, None
+    if live.trials is not None:
+        arm = arm_of(live.trials, request, found, request_id)
+        if arm is not None:
+            policy, plans = arm.policy, arm.plans
+    if found.scenario in policy.personal or not parse.is_small(request.signature):
+        return Verdict(request, found, plan_for(request, found, policy, arm))
     key = (
         endpoint,
         found.scenario,
@@ -192,15 +202,33 @@ def decide_for(
         request.notes,
         request.stream,
     )
-    plan = live.plans.get(key)
+    plan = plans.get(key)
     if plan is None:
-        if len(live.plans) >= _PLANS:
-            live.plans.clear()
-        plan = live.plans[key] = _plan(request, found, live.policy)
+        if len(plans) >= _PLANS:
+            plans.clear()
+        plan = plans[key] = plan_for(request, found, policy, arm)
     return Verdict(request, found, plan)
 
 
-def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
+def arm_of(
+    trials: Trials, request: ChatRequest, found: Classification, request_id: str
+) -> ArmInForce | None:
+    """The arm that a request is in; None where it takes no part.
+
+    Who names a scenario in the header knows what to expect of it, and gets that. A model name
+    like `auto:faq` is how an app is set up, so those requests take part.
+    """
+    trial = trials.get(found.scenario)
+    if trial is None or found.source == "header":
+        return None
+    unit = request.session.hash if request.session is not None else request_id
+    return trial.arm(unit) if unit else None
+
+
+def plan_for(
+    request: ChatRequest, found: Classification, policy: Policy, arm: ArmInForce | None
+) -> Plan:
+    """What is decided, made anew; `decide_for` remembers it."""
     decision = decide.preset(request, found, policy)
     actions = tuple(
         (decision.scenario, param.name.partition(".")[0], param.origin)
@@ -224,12 +252,20 @@ def _plan(request: ChatRequest, found: Classification, policy: Policy) -> Plan:
         thought if thought in bridge.MODES else "keep",
         actions,
         {},
+        arm,
     )
 
 
 def params_line(decision: Decision, sent: Mapping[str, Any]) -> msgspec.Raw:
-    """The record's `params`: what the client said, what was sent, and who decided it."""
+    """The record's `params`: what the client said, what was sent, and who decided it.
+
+    Texts of clients, as stop words and session names, are told by their length.
+    """
     told = {p.name: (p.client, sent.get(p.name), p.origin) for p in decision.params}
+    for name, (client, value, origin) in told.items():
+        if isinstance(client, (str, list, tuple, Mapping)) and not params.is_choice(name):
+            length = f"[{len(msgspec.json.encode(client))} bytes]"
+            told[name] = length, length if value == client else value, origin
     return msgspec.Raw(msgspec.json.encode(told))
 
 

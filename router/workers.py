@@ -22,6 +22,8 @@ from router import app as apps
 from router import config as configs
 from router import policy as policies
 from router import programlog, trained
+from router.boards import Board
+from router.census import Place
 from router.config import Config
 from router.policy import Policy
 from router.tomlfile import FileFault
@@ -88,7 +90,9 @@ class Workers:
         port = sockets[0].getsockname()[1]
         return self._supervise(count, port, address)
 
-    def _serve(self, sockets: list[Any], on_ready: Callable[[], object]) -> None:
+    def _serve(
+        self, sockets: list[Any], on_ready: Callable[[], object], place: Place | None = None
+    ) -> None:
         try:
             import uvloop
 
@@ -106,12 +110,15 @@ class Workers:
                     read=self._read,
                     fallback=self._policy,
                     beside=self._beside,
+                    place=place,
                 )
             )
 
     def _supervise(self, count: int, port: int, address: str) -> int:
         ready_read, ready_write = os.pipe()
-        running = {self._fork(port, ready_write) for _ in range(count)}
+        boards = [Board() for _ in range(count)]
+        places = [Place(boards, number) for number in range(count)]
+        running = {self._fork(port, ready_write, place): place for place in places}
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: self._pass_on(number, running))
         self._is_stopping = False
@@ -126,23 +133,27 @@ class Workers:
                 continue
             except ChildProcessError:
                 break
-            running.discard(pid)
+            place = running.pop(pid, None)
+            if place is None:
+                continue
+            place.board.leave()
             if not self._is_stopping:
                 log.error("worker died", pid=pid, status=os.waitstatus_to_exitcode(status))
-                self._restart(running, port, ready_write)
+                self._restart(running, port, ready_write, place)
         return 0
 
-    def _restart(self, running: set[int], port: int, ready: int) -> None:
-        """Start another worker, unless we are told to stop meanwhile."""
+    def _restart(self, running: dict[int, Place], port: int, ready: int, place: Place) -> None:
+        """Start another worker in this place, unless we are told to stop meanwhile."""
         time.sleep(_RESTART_PAUSE_S)
         if self._is_stopping:
             return
-        pid = self._fork(port, ready)
-        running.add(pid)
+        place.board.restarted()
+        pid = self._fork(port, ready, place)
+        running[pid] = place
         if self._is_stopping:  # told so while it was not yet known
             os.kill(pid, signal.SIGTERM)
 
-    def _fork(self, port: int, ready: int) -> int:
+    def _fork(self, port: int, ready: int, place: Place) -> int:
         pid = os.fork()
         if pid:
             return pid
@@ -150,14 +161,14 @@ class Workers:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             sockets = apps.listen(self._config.server.host, port, shared=True)
-            self._serve(sockets, lambda: os.write(ready, b"."))
+            self._serve(sockets, lambda: os.write(ready, b"."), place)
             os._exit(0)
         except BaseException:
             log.exception("worker failed")
             os._exit(1)
 
-    def _pass_on(self, number: int, running: set[int]) -> None:
+    def _pass_on(self, number: int, running: Mapping[int, Place]) -> None:
         self._is_stopping |= number != signal.SIGHUP
-        for pid in running:
+        for pid in list(running):
             with contextlib.suppress(ProcessLookupError):  # it has just died by itself
                 os.kill(pid, number)

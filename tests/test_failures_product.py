@@ -267,6 +267,66 @@ def test_whoever_is_back_begins_with_a_little(pool: Pool, tmp_path: Path) -> Non
             assert set(places) == {"b"}
 
 
+#: checked often, so that a return is seen soon
+CHECKED = {"interval_s": 0.05, "slow_start_s": 0}
+
+
+def is_up(product: Product, name: str) -> bool:
+    backends = product.get("/router/status")["backends"]
+    return bool(next(backend["up"] for backend in backends if backend["name"] == name))
+
+
+@pytest.mark.parametrize("answers", [[], [fails(500)], [CLOSE]], ids=["well", "failing", "mute"])
+def test_whoever_is_back_answers_us_before_it_answers_users(
+    pool: Pool, tmp_path: Path, answers: list[Step]
+) -> None:
+    [session] = pool.sessions_of("a", 1)
+    with routed(pool, tmp_path, CHECKED) as product:
+        pool["a"].set_listen("refuse")
+        await_fact(lambda: not is_up(product, "a"))
+        if answers:
+            pool.play("a", *answers)
+        pool["a"].set_listen("normal")
+        [first, *_] = pool["a"].wait_requests(1)
+
+        assert first.json == {
+            "model": "m",
+            "messages": [{"role": "user", "content": "Say hello."}],
+            "max_tokens": 1,
+        }
+        # One that breaks off even that is not back; an error is for the breaker to judge.
+        if answers == [CLOSE]:
+            pool["a"].wait_requests(2)
+            assert not is_up(product, "a")
+            pool.answer("a")
+        await_fact(lambda: is_up(product, "a"))
+        pool.answer("a")
+        assert where(ask(product, session)) == "a"
+
+
+def test_a_backend_that_warms_up_for_long_holds_nobody_up(pool: Pool, tmp_path: Path) -> None:
+    [session] = pool.sessions_of("a", 1)
+    with routed(pool, tmp_path, CHECKED) as product:
+        pool["a"].set_listen("refuse")
+        await_fact(lambda: not is_up(product, "a"))
+        pool.play("a", {"do": "wait_disconnect", "max_ms": 20_000})
+        pool["a"].set_listen("normal")
+        pool["a"].wait_requests(1)
+
+        assert where(ask(product, session)) == "b"
+        assert len(pool["a"].requests) == 1
+
+
+def test_warming_up_can_be_turned_off(pool: Pool, tmp_path: Path) -> None:
+    with routed(pool, tmp_path, {**CHECKED, "warm_up": False}) as product:
+        pool["a"].set_listen("refuse")
+        await_fact(lambda: not is_up(product, "a"))
+        pool["a"].set_listen("normal")
+        await_fact(lambda: is_up(product, "a"))
+
+        assert pool["a"].requests == []
+
+
 def test_a_fault_that_all_share_takes_at_most_half_of_them_out(tmp_path: Path) -> None:
     with pool_of("a", "b", "c", "d") as pool, routed(pool, tmp_path) as product:
         for name in pool.names:

@@ -646,3 +646,47 @@ def test_check_gives_everything_as_objects(tmp_path: Path) -> None:
     assert unread_code == 1
     assert json.loads(unread)["policy"] is None
     assert {finding["path"] for finding in json.loads(unread)["findings"]} >= {"schema"}
+
+
+# --- experiments ------------------------------------------------------------------------------
+
+ARMS = """\
+[experiments.try]
+scenarios = ["faq"]
+[experiments.try.arms.control]
+[experiments.try.arms.b.preset]
+max_new_tokens = { cap = 32 }
+"""
+
+
+def trying(more: str = "") -> str:
+    preset = "[scenarios.faq.preset]\nmax_new_tokens = { cap = 64 }"
+    return scenario('keywords = ["refund"]', more=preset) + ARMS + more
+
+
+def test_a_sound_experiment_gets_no_finding() -> None:
+    assert found_in(trying()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "words"),
+    [
+        ("cap = 32", "cap = 64", "try.arms.b", "the same as 'control'"),
+        ("arms.control]", "arms.control]\n[experiments.try.arms.c]", "try.arms.c", "same"),
+        ("arms.b.preset]", "arms.b]\nweight = 0\n[experiments.try.arms.b.preset]", "b.w", "nobody"),
+        ("arms.b.preset]", "arms.b.preset]\nmin_p = 0.1", "arms.b.preset.min_p", "be told min_p"),
+    ],
+)  # fmt: skip
+def test_an_arm_that_does_nothing_is_found(old: str, new: str, path: str, words: str) -> None:
+    text = trying().replace(old, new, 1)
+
+    found = [each.mistake for each in found_in(text, [backend("openai")])]
+
+    assert [m for m in found if path in m.path and words in m.message], found
+    assert all(mistake.line is not None and mistake.line > 6 for mistake in found)
+
+
+def test_a_stopped_experiment_is_left_in_peace() -> None:
+    text = trying().replace('["faq"]', '["faq"]\nstate = "stopped"').replace("cap = 32", "cap = 64")
+
+    assert found_in(text) == []

@@ -164,7 +164,8 @@ def policy_of(app: App) -> Policy:
 
 
 def counted(app: App) -> dict[str, int]:
-    return {labels[0]: count for labels, count in app.metrics.policy_reloads.values.items()}
+    loads = app.metrics.counted().counters["policy_reload_total"]
+    return {labels[0]: count for labels, count in loads.items() if count}
 
 
 async def test_the_watch_begins_with_the_files_as_they_were_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from router import dialects
+from router import dialects, heads
 from router import explain as explaining
 from router.chat import Endpoint
 from router.commands import offline
@@ -44,8 +44,11 @@ def run(args: argparse.Namespace) -> int:
         return 1
     pairs = (header.partition(":") for header in args.header)
     headers = {name.strip().lower().encode(): value.strip().encode() for name, _, value in pairs}
+    request_id = heads.given_id(headers) or ""
     try:
-        verdict = decide_for(_ENDPOINTS[args.endpoint], _body(args), headers, live)
+        verdict = decide_for(
+            _ENDPOINTS[args.endpoint], _body(args), headers, live, request_id=request_id
+        )
     except RouterError as fault:
         print(fault.body().decode(), file=sys.stderr)
         return 1
@@ -71,6 +74,9 @@ def _readable(told: dict[str, Any]) -> str:
         f"thinking    {thinking}",
         f"pool        {told['pool']}: {', '.join(told['backends']) or 'no backend'}",
     ]
+    if (experiment := told["experiment"]) is not None:
+        arm = experiment["name"] + (f"/{experiment['arm']}" if experiment["arm"] else "")
+        lines.append(f"experiment  {arm}  ({experiment['because']})")
     for name, param in told["params"].items():
         client = json.dumps(param["client"], ensure_ascii=False)
         sent = json.dumps(param["sent"], ensure_ascii=False)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-KINDS = ("config", "policy", "record")
+KINDS = ("config", "policy", "record", "body")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +24,10 @@ def schema_of(what: str) -> dict[str, Any]:
         from router import record
 
         return record.json_schema()
+    if what == "body":
+        from router import body
+
+        return body.json_schema()
     if what == "policy":
         from router.policy import PolicyFile
 

@@ -25,6 +25,7 @@ def shapes(live: Live, *, pool: str, dialect: Dialect, model: str) -> list[Shape
     The default scenario's first: an engine may hold on to what its first request says.
     """
     found: dict[bool | None, Shape] = {}
+    live = msgspec.structs.replace(live, trials=None)
     for scenario, wish in _asked(live, pool):
         texts = TEXTS[len(found)], TEXTS[-1]
         verdicts = [_verdict(live, scenario, wish, text) for text in texts]

@@ -23,6 +23,9 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(status, indent=2, ensure_ascii=False))
         return 0 if code == 200 and status["ready"] else 1
     print(f"scenario-router {status['version']}, up {status['uptime_s']:.0f} s")
+    if len(status["workers"]) > 1:
+        shares = ", ".join(f"{one['pid']} has {one['inflight']}" for one in status["workers"])
+        print(f"{len(status['workers'])} workers, {status['inflight']} requests: {shares}")
     print(f"{'ready' if status['ready'] else 'not ready: ' + status['reason']}")
     print(f"policy {status['policy']['hash']} ({status['policy']['file']})")
     learned = status["policy"]["learned"]
@@ -47,11 +50,22 @@ def run(args: argparse.Namespace) -> int:
         if backend["warm_up"]:
             cold, warm = backend["warm_up"]["cold"], backend["warm_up"]["warm"]
             print(f"  warmed up: first token after {cold:.0f} ms cold, {warm:.0f} ms warm")
+    for experiment in status["experiments"]:
+        gone = [arm["arm"] for arm in experiment["arms"] if arm["state"] == "stopped"]
+        told = f", stopped: {', '.join(gone)}" if gone else ""
+        print(f"experiment {experiment['experiment']}: {experiment['state']}{told}")
     log = status["log"]
     print(
         f"log: {log['written']} written, {log['dropped']} lost"
         + (f" ({log['fault']})" if log["fault"] else "")
     )
+    if bodies := log["bodies"]:
+        print(
+            f"bodies: {bodies['written']} written, {bodies['dropped']} lost"
+            + (f" ({bodies['fault']})" if bodies["fault"] else "")
+        )
+    if log["kept"] and log["kept"]["fault"]:
+        print(f"log folder: cannot be tidied ({log['kept']['fault']})")
     return 0 if status["ready"] else 1
 
 

@@ -27,11 +27,12 @@ def findings(
     `beside`: the texts of the files that the policy names.
     """
     # Only who looks for findings needs these; a router that serves never does.
-    from router.policycheck import examples, matches
+    from router.policycheck import arms, examples, matches
 
     found = [
         *matches.findings(policy),
         *presets.findings(policy, backends),
         *examples.findings(policy, beside or {}),
+        *arms.findings(policy),
     ]
     return sorted(found, key=lambda finding: (finding.file or "", finding.mistake.line or 0))

@@ -17,6 +17,7 @@ from router.chat import Classification, Decision, Endpoint, ParamDecision
 from router.config import Backend
 from router.dialects import Dialect
 from router.dialects.spoken import UNSAYABLE
+from router.experiment import TABLES
 from router.policy import Policy, Rule, missing_pools, rules
 from router.policycheck.finding import Finding, fault, note
 from router.tomlfile import Key
@@ -70,6 +71,13 @@ def _written(policy: Policy) -> Iterator[_Written]:
             for name, rule in rules(getattr(scenario, mode)).items():
                 key = ("scenarios", scenario_id, mode, *name.split(".", 1))
                 yield _Written(key, name, rule, (scenario.pool,))
+    for experiment_id, experiment in policy.file.experiments.items():
+        pools = tuple(dict.fromkeys(policy.scenarios[id_].pool for id_ in experiment.scenarios))
+        for arm_id, arm in experiment.arms.items():
+            for mode in TABLES:
+                for name, rule in rules(getattr(arm, mode)).items():
+                    key = ("experiments", experiment_id, "arms", arm_id, mode, *name.split(".", 1))
+                    yield _Written(key, name, rule, pools)
 
 
 def _unheard(policy: Policy, backends: Sequence[Backend]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Protocol, cast
 
 from router import wire
-from router.chat import Endpoint
+from router.chat import PASSED, Endpoint
 from router.errors import (
     BadKey,
     BadRequestHead,
@@ -33,22 +33,7 @@ _PATHS: Mapping[bytes, Endpoint] = {
     b"/chat/completions": Endpoint.CHAT,
     b"/completions": Endpoint.COMPLETIONS,
     b"/responses": Endpoint.RESPONSES,
-    **dict.fromkeys(
-        (
-            b"/embeddings",
-            b"/score",
-            b"/rerank",
-            b"/pooling",
-            b"/classify",
-            b"/tokenize",
-            b"/detokenize",
-            b"/messages",
-            b"/moderations",
-            b"/audio/transcriptions",
-            b"/audio/translations",
-        ),
-        Endpoint.OTHER,
-    ),
+    **{b"/" + name.encode(): Endpoint.OTHER for name in PASSED},
 }
 #: vLLM and llama.cpp serve these at the root, not below /v1
 _ROOT_PATHS = frozenset({b"/tokenize", b"/detokenize", b"/pooling", b"/classify"})

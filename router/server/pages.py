@@ -19,7 +19,7 @@ import orjson
 import structlog
 from aiohttp import web
 
-from router import __version__, policycheck, tomlfile
+from router import __version__, heads, policycheck, tomlfile
 from router import policy as policies
 from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
@@ -33,6 +33,8 @@ from router.verdict import Slot, decide_for
 
 if TYPE_CHECKING:
     from router.app import App
+    from router.journal import BodyJournal
+    from router.retention import Retention
     from router.server.hot import LentTransport, PageProtocol
 
 log = structlog.get_logger(__name__)
@@ -43,6 +45,22 @@ _ENDPOINTS = {
     "completions": Endpoint.COMPLETIONS,
     "responses": Endpoint.RESPONSES,
 }
+
+
+def _counts(bodies: BodyJournal | None) -> dict[str, Any] | None:
+    if bodies is None:
+        return None
+    return {"written": bodies.written, "dropped": bodies.dropped, "fault": bodies.fault}
+
+
+def _kept(retention: Retention | None) -> dict[str, Any] | None:
+    if retention is None:
+        return None
+    return {
+        "packed": retention.packed,
+        "removed": retention.removed,
+        "fault": retention.fault,
+    }
 
 
 def _json(value: Any, status: int = 200, **headers: str) -> web.Response:
@@ -93,6 +111,9 @@ class Pages:
         get("/router/status", self._status)
         get("/router/policy", self._policy)
         post("/router/explain", self._explain)
+        get("/router/experiments", self._experiments)
+        post("/router/experiments/{name}/stop", self._stop_arm)
+        post("/router/experiments/{name}/start", self._start_arm)
         post("/router/policy/validate", self._validate)
         post("/router/policy/reload", self._reload)
         post("/router/backends/{name}/drain", self._drain)
@@ -159,6 +180,8 @@ class Pages:
         app = self._app
         live = app.pipeline.live
         learned = live.classifier.learned
+        now = app.census.live()
+        counted = app.census.counted()
         is_ready, reason = app.is_ready()
         return _json(
             {
@@ -167,8 +190,21 @@ class Pages:
                 "pid": os.getpid(),
                 "ready": is_ready,
                 "reason": reason,
-                "inflight": len(app.pipeline.active),
-                "waiting": len(app.pipeline.waiting),
+                "inflight": now.inflight,
+                "waiting": now.waiting,
+                "workers": [
+                    {
+                        "worker": report.worker,
+                        "pid": report.pid,
+                        "inflight": report.inflight,
+                        "waiting": report.waiting,
+                        "sessions": report.sessions,
+                        "policy": report.policy,
+                        # when it last told of itself; long ago: it hangs
+                        "age_s": round(max(0.0, now.at - report.at), 1),
+                    }
+                    for report in now.workers
+                ],
                 "policy": {
                     "file": str(app.policy_path),
                     "hash": live.policy.hash,
@@ -198,25 +234,31 @@ class Pages:
                         "reason": slot.health.reason,
                         "state": slot.health.state(time.time(), app.pipeline.rules),
                         "draining": slot.is_draining,
-                        "inflight": slot.upstream.inflight,
-                        "max_inflight": slot.max_inflight,
+                        "inflight": now.backends[slot.name].inflight,  # of all workers
+                        "max_inflight": slot.max_inflight * len(now.workers),
                         "context": slot.dialect.context,
                         "fitted": bool(slot.dialect.variant),  # to what this server was seen to do
                         "warm_up": slot.warm_up,
                         "prefix": {
                             "kept": slot.dialect.keeps_prefix,
-                            **app.metrics.prefix(slot.name),
+                            **counted.prefix(slot.name),
                         },
                         "weight": slot.upstream.backend.weight,
                     }
                     for slot in live.slots
                 ],
                 "affinity": app.pipeline.affinity.status(),
+                # of this worker; null: nothing is sent
+                "telemetry": app.exporter.status() if app.exporter is not None else None,
+                "experiments": await app.referee.status(),
                 "log": {
                     "dir": app.config.log.dir,
-                    "written": app.journal.written,
-                    "dropped": app.journal.dropped,
+                    "written": counted.counters["log_written_total"][()],
+                    "dropped": counted.counters["log_dropped_total"][()],
                     "fault": app.journal.fault,
+                    # of this worker
+                    "bodies": _counts(app.bodies),
+                    "kept": _kept(app.retention),
                 },
             }
         )
@@ -301,6 +343,44 @@ class Pages:
             }
         )
 
+    async def _experiments(self, request: web.Request) -> web.Response:
+        return _json(await self._experiments_told(None))
+
+    async def _experiments_told(self, fault: str | None) -> dict[str, Any]:
+        referee = self._app.referee
+        return {
+            "experiments": await referee.status(),
+            "policy": self._app.pipeline.live.policy.hash,
+            "file": str(self._app.policy_path),
+            # Others look the same up in a folder that all share.
+            "warning": (fault := fault or referee.fault)
+            and f"other workers cannot be told: {fault}",
+        }
+
+    async def _stop_arm(self, request: web.Request) -> web.Response:
+        return await self._change_arm(request, self._app.referee.stop)
+
+    async def _start_arm(self, request: web.Request) -> web.Response:
+        return await self._change_arm(request, self._app.referee.start)
+
+    async def _change_arm(
+        self, request: web.Request, change: Callable[[str, str | None], Awaitable[str | None]]
+    ) -> web.Response:
+        """Of an experiment: the arm that `?arm=` names, or all but control."""
+        name, arm = request.match_info["name"], request.query.get("arm")
+        try:
+            fault = await change(name, arm)
+        except KeyError:
+            there = self._app.pipeline.live.policy.file.experiments
+            if name not in there:
+                exist = ", ".join(there) or "none"
+                raise NotFound(f"There is no experiment {name!r}. There are: {exist}.") from None
+            arms = ", ".join(one for one in there[name].arms if one != there[name].control)
+            raise NotFound(
+                f"{name} has no arm {arm!r} beside control. There are: {arms}."
+            ) from None
+        return _json(await self._experiments_told(fault))
+
     async def _explain(self, request: web.Request) -> web.Response:
         name = request.query.get("endpoint", "chat.completions")
         endpoint = _ENDPOINTS.get(name)
@@ -310,5 +390,6 @@ class Pages:
         headers = {
             name.lower(): value for name, value in request.raw_headers
         }  # as the serving path sees them
-        verdict = decide_for(endpoint, await request.read(), headers, live)
+        request_id = heads.given_id(headers) or ""
+        verdict = decide_for(endpoint, await request.read(), headers, live, request_id=request_id)
         return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ())))

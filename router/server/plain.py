@@ -16,7 +16,6 @@ import orjson
 
 from router import __version__
 from router.errors import MethodNotAllowed, ModelNotFound, NotFound, RouterError
-from router.telemetry import Gauge
 
 if TYPE_CHECKING:
     from router.app import App
@@ -122,57 +121,7 @@ class Plain:
         return _json({"version": __version__, "policy": self._app.pipeline.live.policy.hash})
 
     def _metrics(self) -> Page:
-        self._app.pipeline.settle()
-        return Page(200, self._app.metrics.text(self._gauges()).encode(), _TEXT)
-
-    def _gauges(self) -> list[Gauge]:
-        app = self._app
-        slots = app.slots
-        journal = app.journal
-        policy = app.pipeline.live.policy
-        return [
-            Gauge(
-                "backend_up",
-                "1 while checks succeed.",
-                ("backend",),
-                [((slot.name,), float(slot.health.is_up)) for slot in slots],
-            ),
-            Gauge(
-                "backend_draining",
-                "1 while it takes nothing new.",
-                ("backend",),
-                [((slot.name,), float(slot.is_draining)) for slot in slots],
-            ),
-            Gauge(
-                "backend_inflight",
-                "Requests under way.",
-                ("backend",),
-                [((slot.name,), slot.upstream.inflight) for slot in slots],
-            ),
-            Gauge("inflight", "Requests under way in all.", (), [((), len(app.pipeline.active))]),
-            Gauge("queue_waiting", "Of these, in line.", (), [((), len(app.pipeline.waiting))]),
-            Gauge("policy_info", "The policy in force.", ("hash",), [((policy.hash,), 1)]),
-            Gauge(
-                "policy_last_reload_timestamp_seconds",
-                "When it was taken.",
-                (),
-                [((), app.keeper.loaded_at)],
-            ),
-            Gauge(
-                "policy_last_reload_successful",
-                "0 while the policy file is refused, or fails its own tests.",
-                (),
-                [((), float(app.keeper.last_error is None))],
-            ),
-            Gauge(
-                "config_last_reload_successful",
-                "0 while the configuration file is refused.",
-                (),
-                [((), float(app.config_keeper.last_error is None))],
-            ),
-            Gauge("log_written_lines", "Records on disk.", (), [((), journal.written)]),
-            Gauge("log_dropped_lines", "Records lost to the disk.", (), [((), journal.dropped)]),
-        ]
+        return Page(200, self._app.census.page().encode(), _TEXT)
 
 
 def _refused(method: str, allowed: str) -> Page:

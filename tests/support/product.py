@@ -54,13 +54,14 @@ class Product:
         policy: Mapping[str, Any] | str | None = None,
         env: Mapping[str, str] | None = None,
         args: Sequence[str] = (),
+        within: Sequence[str] = (),
         timeout_s: float = 30.0,
     ) -> Product:
         """Start `serve` with this config in `folder`.
 
         `policy` is a policy as a mapping or TOML text; None takes the shipped
         one. `server.port`, `log.dir` and `policy.file` are filled in when the
-        config leaves them out.
+        config leaves them out. `within` is a command that runs the router's.
         """
         folder.mkdir(parents=True, exist_ok=True)
         whole: dict[str, Any] = dict(config)
@@ -78,7 +79,7 @@ class Product:
         whole["policy"] = {"file": str(policy_path), **whole.get("policy", {})}
         config_path = write_toml(folder / "config.toml", whole)
         process = subprocess.Popen(
-            [sys.executable, "-m", "router", "serve", "--config", str(config_path), *args],
+            [*within, sys.executable, "-m", "router", "serve", "--config", str(config_path), *args],
             cwd=ROOT,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
             stdout=subprocess.PIPE,

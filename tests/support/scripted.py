@@ -93,7 +93,10 @@ class ScriptedBackend:
         models: Sequence[str] = ("qwen3-0.6b",),
         listen: Listen = "normal",
         keepalive: Mapping[str, Any] | None = None,
+        host: str = HOST,
+        port: int = 0,
     ) -> None:
+        self.host = host
         self.models = list(models)
         self.requests: list[Seen] = []
         self.probes: list[Seen] = []  # GET /health and /v1/models, which count for nothing
@@ -103,7 +106,7 @@ class ScriptedBackend:
         self._listen: Listen = listen
         self._changed = threading.Condition()
         self._connections: set[_Connection] = set()
-        self._socket = _bound_socket(0)
+        self._socket = _bound_socket(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._server: asyncio.Server | None = None
         self._loop = asyncio.new_event_loop()
@@ -111,7 +114,7 @@ class ScriptedBackend:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     # --- life ---
 
@@ -177,6 +180,12 @@ class ScriptedBackend:
 
     async def _shut(self) -> None:
         if self._server is not None:
+            # What has been accepted just now is given its connection first: asyncio would lose
+            # its socket, and say so in whichever test comes next.
+            for listening in self._server.sockets:
+                self._loop.remove_reader(listening.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
             self._server.close()
             self._server = None
         tasks = [connection.drop() for connection in list(self._connections)]
@@ -186,7 +195,7 @@ class ScriptedBackend:
         # A socket that is bound but does not listen keeps the port ours and
         # refuses connections.
         await self._shut()
-        self._socket = _bound_socket(self.port)
+        self._socket = _bound_socket(self.host, self.port)
 
     def take(self, seen: Seen) -> list[Step]:
         """Record a request; the steps that answer it."""
@@ -418,10 +427,11 @@ class _Connection(asyncio.Protocol):
             self._woken.set()
 
 
-def _bound_socket(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _bound_socket(host: str, port: int) -> socket.socket:
+    # The protocol is named: asyncio turns Nagle's delay off where it sees that it is TCP.
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind((HOST, port))
+    made.bind((host, port))
     return made
 
 
