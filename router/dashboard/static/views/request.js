@@ -90,6 +90,11 @@ const Tokens = ({ record }) => {
     ${record.cache_miss && html`<p class="notice"><${Icon} name="warning" /><span><b>${said("miss", record.cache_miss)}</b> ${record.cache_hint}</span></p>`}`;
 };
 
+const Message = ({ title, content, parts = [], tone }) => html`
+  <div class=${cls("message", tone)}><h4>${title}</h4>
+    ${(isSet(content) || !parts.length) && html`<pre class="text">${text(content ?? "")}</pre>`}
+    ${parts.length > 0 && html`<p class="note">${t("body.parts", { parts: parts.join(", ") })}</p>`}</div>`;
+
 const text = (content) => typeof content === "string" ? content : JSON.stringify(content, null, 2);
 
 const Body = ({ body }) => {
@@ -98,9 +103,13 @@ const Body = ({ body }) => {
   return html`
     ${redacted.length > 0 && html`<p class="note">${t("body.redacted", { what: redacted.map(([kind, n]) => `${said("redacted", kind)}: ${n}`).join(", ") })}</p>`}
     ${body.cut && html`<p class="note">${t("body.cut")}</p>`}
-    ${(body.prompt || []).map(({ role, content }, i) => html`<div class="message" key=${i}><h4>${said("role", role)}</h4><pre class="text">${text(content)}</pre></div>`)}
-    ${isSet(body.reasoning) && html`<div class="message"><h4>${t("thought")}</h4><pre class="text">${text(body.reasoning)}</pre></div>`}
-    ${isSet(body.answer) && html`<div class="message answer-text"><h4>${t("answer")}</h4><pre class="text">${text(body.answer)}</pre></div>`}`;
+    ${(body.prompt || []).map(({ role, content, text: told, parts }, i) => html`
+      <${Message} key=${i} title=${said("role", role)} content=${content ?? told} parts=${parts} />`)}
+    ${isSet(body.reasoning) && html`<${Message} title=${t("thought")} content=${body.reasoning} />`}
+    ${[body.answer, ...(body.other_answers || [])].filter(isSet).map((answer, i) => html`
+      <${Message} key=${i} title=${t("answer")} content=${answer} tone="answer-text" />`)}
+    ${(body.tool_calls || []).map(({ name, arguments: given }, i) => html`
+      <${Message} key=${i} title=${t("tool-call", { name })} content=${given} tone="answer-text" />`)}`;
 };
 
 const Decision = ({ record }) => html`
