@@ -95,8 +95,8 @@ def hostile_folder(folder: Path) -> Path:
         "request_id": ID,
         "ts": line["ts"],
         "prompt": [
-            {"role": "system", "content": HOSTILE},
-            {"role": "user", "content": "Where is my refund?"},
+            {"role": "system", "text": HOSTILE, "parts": [HOSTILE]},
+            {"role": "user", "text": "Where is my refund?", "parts": []},
         ],
         "answer": HOSTILE,
         "redacted": {"email": 2},
