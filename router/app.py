@@ -12,7 +12,6 @@ import importlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -648,23 +647,3 @@ def _settle_memory() -> None:
 
 async def _ignoring_result(work: Any) -> None:
     await work
-
-
-def set_up_log() -> None:
-    """The program's own log: one line an event on stderr, colours on a terminal only."""
-    renderer: Any = (
-        # Not by way of Rich, which tells every local variable: they hold keys and prompts.
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-        if sys.stderr.isatty()
-        else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )

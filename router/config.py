@@ -68,7 +68,8 @@ class Server(_Table):
     )
     admin_key_env: str | None = Field(
         default=None,
-        description="Environment variable with the key that /router/* and /dashboard then ask for.",
+        description="Environment variable with the key that /router/* and the dashboard's data "
+        "then ask for.",
     )
 
     @field_validator("workers")

@@ -21,7 +21,7 @@ import structlog
 from router import app as apps
 from router import config as configs
 from router import policy as policies
-from router import trained
+from router import programlog, trained
 from router.boards import Board
 from router.census import Place
 from router.config import Config
@@ -57,7 +57,7 @@ class Workers:
         self._policy: Policy | None = None
 
     def run(self) -> int:
-        apps.set_up_log()
+        programlog.set_up()
         server = self._config.server
         count = (os.cpu_count() or 1) if server.workers == "auto" else server.workers
         try:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from router import app, config, explain, policy
 from router.chat import Endpoint
 from router.classify import Classifier
-from router.commands.offline import Unconnected
+from router.offline import Unconnected
 from router.verdict import Live, decide_for
 
 ROOT = Path(__file__).resolve().parents[1]

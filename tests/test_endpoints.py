@@ -416,8 +416,19 @@ def test_the_admin_key_alone_opens_the_operators_pages(
         "server": {"admin_key_env": "ROUTER_TEST_ADMIN"},
         "auth": {"keys_env": "ROUTER_TEST_KEYS"},
     }
-    pages = ["/router/status", "/router/policy", "/dashboard"]
-    disguised = ["//router/status", "/%72outer/status", "/router%2Fstatus", "/x/../router/status"]
+    pages = ["/router/status", "/router/policy", "/dashboard/api/meta", "/dashboard/api/requests"]
+    disguised = [
+        "//router/status",
+        "/%72outer/status",
+        "/router%2Fstatus",
+        "/x/../router/status",
+        "//dashboard/api/meta",
+        "/dashboard//api/meta",
+        "/dashboard/%61pi/meta",
+        "/dashboard/static/../api/meta",
+        "/dashboard/static/%2e%2e/api/meta",
+        "/dashboard/./api/meta",
+    ]
     with Product.start(tmp_path, config, env=KEYS) as product:
         for key in (
             "",
@@ -435,6 +446,8 @@ def test_the_admin_key_alone_opens_the_operators_pages(
                 assert post(product, f"/router/{path}", ASK, headers).status == 401
         for path in pages:
             assert get(product, path, {"Authorization": "Bearer key-of-admin"}).status == 200
+        # The page's files hold nothing of anybody's; the page asks for the key itself.
+        assert get(product, "/dashboard").status == 200
         assert get(product, "/health").status == 200
         assert get(product, "/ready").status in (200, 503)
         assert post(product, CHAT, ASK, {"Authorization": "Bearer key-of-admin"}).status == 401

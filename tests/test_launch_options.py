@@ -22,13 +22,13 @@ import pytest
 from pydantic import ValidationError
 
 from router import app, config, dialects, policy, tomlfile
-from router.commands.offline import Unconnected
 from router.commands.shapes import shapes
 from router.config import Config, EngineOptions, Launch
 from router.launch import llamacpp_server, plan, ports
 from router.launch.errors import WarmUpFailed
 from router.launch.plan import Findings, Package
 from router.launch.warm import ANSWER_TOKENS, Shape, plain, warm_up
+from router.offline import Unconnected
 from router.policycheck import Finding, launches
 from router.verdict import Live
 from tests.clients.demo import await_fact

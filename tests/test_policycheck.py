@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from router import app, config, policy, policycheck
 from router.classify.features import fold
 from router.classify.words import Words
-from router.commands.offline import Unconnected
 from router.config import Backend
+from router.offline import Unconnected
 from router.policycheck import Finding
 from router.policycheck.matches import NEUTRAL, read_as
 from router.policycheck.needs import every_way_needs

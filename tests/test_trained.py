@@ -474,7 +474,7 @@ SERVES = """
 import sys
 from pathlib import Path
 from router import app, config, policy
-from router.commands.offline import Unconnected
+from router.offline import Unconnected
 
 backend = {"name": "a", "url": "http://127.0.0.1:9"}
 deployed = config.Config.model_validate({"backends": [backend]})

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from router import app, policy, tomlfile, trials
 from router.chat import Endpoint
-from router.commands.offline import Unconnected
 from router.config import Backend, Config
+from router.offline import Unconnected
 from router.policy import Policy, Rule
 from router.trials import Trial
 from router.verdict import Live, Verdict, decide_for

@@ -19,6 +19,7 @@ VERBS = {
     "explain": "what would this request get, and why? (no network needed)",
     "eval": "how well are labelled prompts told apart? (no network needed)",
     "suggest": "which keywords and examples would cure these mistakes? (no network needed)",
+    "dashboard": "look at request logs on a page (no router needed)",
     "doctor": "what does this backend honour, and what of the policy is lost on it?",
     "logs": "look at the request log: filter, follow, sum up",
     "experiment": "how do presets tried side by side stand? stop, start, keep the winner",

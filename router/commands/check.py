@@ -15,6 +15,7 @@ from router import policy as policies
 from router import policycheck, tomlfile
 from router.commands import offline, options
 from router.config import Config
+from router.offline import Unconnected
 from router.policy import Policy
 from router.policycheck import Finding
 from router.tomlfile import FileFault
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _findings(policy: Policy, config: Config) -> list[Finding]:
     """All there is to say of the policy."""
-    live = apps.live_of(config, policy, apps.slots_of(config, offline.Unconnected))
+    live = apps.live_of(config, policy, apps.slots_of(config, Unconnected))
     beside = {str(path): tomlfile.read(path) for path in policy.beside}
     return [*policycheck.broken(live), *policycheck.findings(policy, config.backends, beside)]
 

@@ -26,6 +26,7 @@ from router.classify.learned import Learned
 from router.commands import labelled, offline, options
 from router.config import Config
 from router.evaluation import BadRows
+from router.offline import Unconnected
 from router.policy import Policy
 from router.suggestion import Effect, Suggestions, Total, quoted
 from router.tomlfile import FileFault
@@ -104,7 +105,7 @@ def _found(args: argparse.Namespace, config: Config, policy: Policy) -> Suggesti
     # Where nothing can be learned the router serves all the same, and what was proposed then
     # would be for a policy that nobody wants: so it is found out here.
     trained.weights(policy)
-    live = apps.live_of(config, policy, apps.slots_of(config, offline.Unconnected))
+    live = apps.live_of(config, policy, apps.slots_of(config, Unconnected))
     # Only so many weights are kept: trials must not push out those that serve.
     with tempfile.TemporaryDirectory() as trials:
         return suggestion.of(

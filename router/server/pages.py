@@ -26,8 +26,8 @@ from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, Route
 from router.explain import told
 from router.policy import Policy
 from router.policycheck import Finding
+from router.server.dashboard import OPEN, Dashboard
 from router.server.plain import not_found
-from router.server.statuspage import PAGE
 from router.tomlfile import FileFault
 from router.verdict import Slot, decide_for
 
@@ -83,17 +83,20 @@ class Pages:
         self._app = app
         env = app.config.server.admin_key_env
         self._admin_key = os.environ[env].encode() if env else None
+        self._dashboard = Dashboard(app)
         self._runner = web.AppRunner(
             self._application(),
             access_log=None,
             handle_signals=False,
             keepalive_timeout=3600.0,  # the connection's own idle limit rules
+            shutdown_timeout=2.0,
         )
 
     async def start(self) -> None:
         await self._runner.setup()
 
     async def stop(self) -> None:
+        await self._dashboard.stop()
         await self._runner.cleanup()
 
     def connection(self) -> PageProtocol:
@@ -115,7 +118,10 @@ class Pages:
         post("/router/policy/reload", self._reload)
         post("/router/backends/{name}/drain", self._drain)
         post("/router/backends/{name}/undrain", self._undrain)
-        get("/dashboard", self._dashboard)
+        for path in ("/dashboard", "/dashboard/{rest:.*}"):
+            get(path, self._dashboard.answer)
+            post(path, self._dashboard.answer)
+        application.on_response_prepare.append(self._sign)
         return application
 
     @web.middleware
@@ -141,14 +147,6 @@ class Pages:
         except Exception:
             log.exception("page failed", path=request.path)
             response = _error(RouterError("The router failed on this page; its log says why."))
-        pipeline = self._app.pipeline
-        fields = {
-            b"x-request-id": request.headers.get("X-Request-Id", "").encode("utf-8", "replace")
-        }
-        response.headers["X-Request-Id"] = pipeline.id_for(fields)
-        response.headers["X-Router-Policy"] = pipeline.live.policy.hash
-        response.headers["Server"] = "scenario-router"
-        response.headers.setdefault("X-Content-Type-Options", "nosniff")
         with contextlib.suppress(ConnectionError):
             await response.prepare(request)
             await response.write_eof()
@@ -159,8 +157,20 @@ class Pages:
             transport.page_done()
         return response
 
+    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
+        """What every answer says, put in just before its head is written."""
+        pipeline = self._app.pipeline
+        fields = {
+            b"x-request-id": request.headers.get("X-Request-Id", "").encode("utf-8", "replace")
+        }
+        response.headers["X-Request-Id"] = pipeline.id_for(fields)
+        response.headers["X-Router-Policy"] = pipeline.live.policy.hash
+        response.headers["Server"] = "scenario-router"
+        response.headers.setdefault("X-Content-Type-Options", "nosniff")
+
     def _admit(self, request: web.Request) -> None:
-        if self._admin_key is None:
+        """Raises BadKey. The dashboard's files hold nothing of anybody's, and ask for the key."""
+        if self._admin_key is None or OPEN.fullmatch(request.rel_url.raw_path):
             return
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._admin_key):
@@ -383,6 +393,3 @@ class Pages:
         request_id = heads.given_id(headers) or ""
         verdict = decide_for(endpoint, await request.read(), headers, live, request_id=request_id)
         return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ())))
-
-    async def _dashboard(self, request: web.Request) -> web.Response:
-        return web.Response(text=PAGE, content_type="text/html")
