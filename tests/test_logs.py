@@ -48,6 +48,12 @@ def put(folder: Path, ago_s: float, *records: Record, packed: bool = False) -> P
     return path
 
 
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minutes may have passed since this file was read."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", time.time())
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Three hours of a log, the first packed."""

@@ -122,7 +122,7 @@ class Asker:
             async with asyncio.timeout(self._timeout_s):
                 try:
                     await self._send(arm.url + CHAT, sending, answer, got)
-                except httpx.RemoteProtocolError:
+                except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                     if got.status is not None:
                         raise
                     # A server may close a kept connection just as it is used again; clients then
