@@ -101,6 +101,9 @@ def test_the_image_serves_from_a_read_only_root_and_ends_its_streams_when_told(
     assert exchange(product.port, request_bytes("POST", CHAT, BEARER, ASK)).status == 200
     assert exchange(product.port, request_bytes("GET", "/router/status", BEARER)).status == 401
     volume = Path(f"/proc/{inside}/root") / IMAGE.env["SCENARIO_ROUTER_LOG__DIR"].lstrip("/")
+    operator = {"Authorization": "Bearer operator"}
+    rows = request_bytes("GET", "/dashboard/api/requests", operator)
+    await_fact(lambda: b'"scenario"' in exchange(product.port, rows).body, 20)
     await_fact(lambda: "".join(path.read_text() for path in volume.iterdir()))
     assert list((volume.parents[1] / "cache" / "scenario-router").glob("*.weights"))
 
