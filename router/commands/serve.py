@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import signal
+import sys
+from types import FrameType
 
 from router.commands import options
 
@@ -14,6 +17,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    # The first process of a container has no default for SIGTERM: until the router handles it
+    # itself, some seconds on where a policy is learned, it would be lost and the stop wait for
+    # SIGKILL.
+    signal.signal(signal.SIGTERM, _leave)
     config = options.load(args)
     if config is None:
         return 1
@@ -22,3 +29,8 @@ def run(args: argparse.Namespace) -> int:
     announce = functools.partial(options.announce, as_json=args.json)
     read = functools.partial(options.read, args)
     return Workers(config, args.config, announce=announce, read=read).run()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Told to stop before anything was served, so there is nothing to finish."""
+    sys.exit(0)

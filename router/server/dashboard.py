@@ -17,6 +17,7 @@ import stat
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -289,8 +290,7 @@ class Dashboard:
                 str(configs.beside(app.config_keeper.path, app.config.log.dir)),
             ]
             name = hashlib.blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
-            shared = Path(tempfile.gettempdir()) / f"scenario-router-{os.getuid()}"
-            for folder in (trained.folder() / "dashboard", shared):
+            for folder in _shared_folders():
                 if len(os.fsencode(folder)) <= _FOLDER_BYTES and _is_private(folder):
                     break
             else:
@@ -298,6 +298,13 @@ class Dashboard:
                 folder = Path(self._private.name)
             self._socket = folder / f"{name}.sock"
         return self._socket
+
+
+def _shared_folders() -> Iterator[Path]:
+    """Where all workers may look; where nothing but the cache may be written, that alone."""
+    yield trained.folder() / "dashboard"
+    with contextlib.suppress(FileNotFoundError):
+        yield Path(tempfile.gettempdir()) / f"scenario-router-{os.getuid()}"
 
 
 def _is_private(folder: Path) -> bool:

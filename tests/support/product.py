@@ -86,6 +86,13 @@ class Product:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        return cls.serving(process, folder, timeout_s=timeout_s)
+
+    @classmethod
+    def serving(
+        cls, process: subprocess.Popen[str], folder: Path, *, timeout_s: float = 30.0
+    ) -> Product:
+        """A router that was started otherwise, once it accepts connections."""
         product = cls(process, folder)
         if not product._ready.wait(timeout_s) or not product.url:
             product.kill()
