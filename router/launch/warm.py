@@ -87,8 +87,12 @@ async def warm_up(url: str, shapes: Sequence[Shape]) -> Warmth:
     import httpx
 
     began = time.monotonic()
+    # A connection for each: llama.cpp closes one that is kept just as it is used again.
     async with httpx.AsyncClient(
-        base_url=root_of(url), timeout=REQUEST_LIMIT_S, trust_env=False
+        base_url=root_of(url),
+        timeout=REQUEST_LIMIT_S,
+        trust_env=False,
+        limits=httpx.Limits(max_keepalive_connections=0),
     ) as client:
         first, *others = shapes
         shots = [await _shot(client, first.name, first.body)]
