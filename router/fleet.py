@@ -361,7 +361,9 @@ class Fleet:
         is_up, reason = await self._is_up(slot)
         if is_up and (not was_up or slot.model is None or self.known.has_news(slot)):
             await self.known.learn(slot)
-        if is_up and not slot.health.is_up and self.config.health.warm_up:
+        is_back = is_up and not slot.health.is_up
+        is_ours = slot.warm_up is not None  # an engine that was started here is warmed up already
+        if is_back and self.config.health.warm_up and not is_ours:
             is_up, reason = await self._warm_up(slot)
         slot.health = slot.health.observed(is_up, reason, time.time())
         if is_up != was_up:
