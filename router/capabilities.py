@@ -131,6 +131,17 @@ def fitted(dialect: Dialect, capabilities: Capabilities) -> Dialect:
     )
 
 
+def as_examined(dialect: Dialect, url: str, model: str | None, cache: Path) -> Dialect:
+    """As the router would speak to the server at `url`, which is not asked, where somebody has
+    examined it: what it is now and since when it runs is taken to be as it was then."""
+    found = read(path_for(url, cache))
+    if found is None or not is_for(
+        found, dialect=dialect.name, version=None, model=model, started=None
+    ):
+        return dialect
+    return fitted(dialect, found)
+
+
 def _leaving(dialect: Dialect, capabilities: Capabilities) -> Iterator[str]:
     """Parameters that this server does not hear: no longer said, and named in the warnings."""
     for name in dialect.places:

@@ -19,9 +19,11 @@ import httpx
 import msgspec
 import pytest
 
+from router import capabilities
 from router.commands import run
 from router.dashboard import export
 from router.evaluation import rows_of
+from router.record import Record
 from tests.support.logs import await_true, dashboard, made, records_in, write
 
 POLICY = """
@@ -40,9 +42,12 @@ file = "policy.toml"
 [[backends]]
 name = "a"
 url = "http://127.0.0.1:9"
+dialect = "auto"
 model = "m"
 """
 COUNT = 2400
+#: requests that were asked once more in the background
+REPEATS = 5
 JSON = {"Content-Type": "application/json"}
 Row = dict[str, Any]
 
@@ -62,6 +67,13 @@ def body(number: int, text: str, **fields: Any) -> bytes:
     return msgspec.json.encode({**told, **fields}) + b"\n"
 
 
+def repeat(number: int) -> Record:
+    """Of a request, later than all of them and at a backend that has no other."""
+    fields: Row = {"experiment": "pace", "arm": "slow", "backend": "z", "scenario": "faq"}
+    name = f"req-{number:06d}-shadow"
+    return made(number, ago_s=0, request_id=name, shadow=True, **fields)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("dashboard")
@@ -74,7 +86,9 @@ def logs(place: Path) -> Path:
     found.append(
         made(COUNT, request_id="<script>alert(1)</script>", client_model="../../etc/passwd")
     )
-    found.append(made(COUNT + 1, scenario="faq", endpoint="embeddings", ago_s=5, params={}))
+    fields: Row = {"scenario": "faq", "endpoint": "embeddings", "params": {}, "confidence": None}
+    found.append(made(COUNT + 1, ago_s=5, **fields))
+    found += [repeat(number) for number in range(REPEATS)]
     write(folder, found)
     for number in (4, 8, 12, 16):
         record = found[number]
@@ -99,14 +113,16 @@ def client(place: Path, logs: Path) -> Iterator[httpx.Client]:
     config = str(place / "config.toml")
     with dashboard(logs, "--config", config, cache=place / "cache") as found:
         await_true(
-            lambda: found.get("meta").json()["log"]["records"] == COUNT + 2, "all of it is read"
+            lambda: found.get("meta").json()["log"]["records"] == COUNT + 2 + REPEATS,
+            "all of it is read",
         )
         yield found
 
 
 @pytest.fixture(scope="module")
 def rows(logs: Path) -> list[Row]:
-    return records_in([logs])
+    """What counts."""
+    return [row for row in records_in([logs]) if not row["shadow"]]
 
 
 def ask(client: httpx.Client, view: str, **query: Any) -> Any:
@@ -142,7 +158,9 @@ def test_meta_says_what_there_is(client: httpx.Client, rows: list[Row], logs: Pa
     meta = ask(client, "meta")
     log = meta["log"]
 
-    assert (log["records"], log["skipped_lines"], log["fault"]) == (len(rows), 1, None)
+    lines = len(rows) + REPEATS
+    assert (log["records"], log["skipped_lines"], log["fault"]) == (lines, 1, None)
+    assert log["dropped"] is None
     assert log["reading"]["done"] == log["reading"]["total"] > 0
     assert log["first"] == min(row["ts"] for row in rows)
     assert log["last"] == max(row["ts"] for row in rows)
@@ -179,7 +197,7 @@ def test_scenarios_are_counted_and_timed(client: httpx.Client, rows: list[Row]) 
         assert got["thinking_share"] == pytest.approx(fmean(told(mine, "thinking")))
         assert got["truncated"] == sum(row["finish_reason"] == "length" for row in mine)
         assert got["errors"] == sum(map(is_error, mine))
-        bins = Counter(min(int(row["confidence"] * 10 + 1e-9), 9) for row in mine)
+        bins = Counter(min(int(sure * 10 + 1e-9), 9) for sure in told(mine, "confidence"))
         assert got["confidence"] == [bins[number] for number in range(10)]
         assert got["sources"] == Counter(told(mine, "source"))
 
@@ -302,6 +320,23 @@ def test_a_filter_is_the_same_on_every_view(
     assert ask(client, "savings", **query)["total"]["requests"] == len(mine)
 
 
+def test_repeats_count_in_no_view_but_are_found(client: httpx.Client, rows: list[Row]) -> None:
+    assert ask(client, "experiments")["rows"] == []
+    assert ask(client, "requests", q="req-000001-")["total"] == 0
+    found = ask(client, "requests", shadow="true", sort="ts", order="asc")
+    assert {row["request_id"] for row in found["rows"]} == {
+        f"req-{number:06d}-shadow" for number in range(REPEATS)
+    }
+    assert all(row["shadow"] for row in found["rows"])
+    assert ask(client, "requests", shadow=["true", "false"])["total"] == len(rows) + REPEATS
+    (arm,) = ask(client, "experiments", shadow="true")["rows"]
+    assert (arm["arm"], arm["requests"], arm["live"]) == ("slow", REPEATS, None)
+
+    one = ask(client, "requests/req-000004-shadow")
+    assert one["record"]["shadow"] is True
+    assert one["why_not"] == {"explain": "repeat", "label": "repeat"}
+
+
 def test_a_range_has_its_ends(client: httpx.Client, rows: list[Row]) -> None:
     times = sorted(row["ts"] for row in rows)
     begin, end = times[100], times[-100]
@@ -361,7 +396,10 @@ def test_a_request_is_opened_with_its_whole_line(client: httpx.Client, rows: lis
     (message,) = answer["body"]["prompt"]
     assert message == {"role": "user", "content": "Where is my parcel?", "parts": []}
     assert answer["body"]["answer"] == "tomorrow <b>&"
-    assert ask(client, "requests/req-000005")["body"] is None
+    assert answer["why_not"] == {"explain": None, "label": None}
+    without = ask(client, "requests/req-000005")
+    assert without["body"] is None
+    assert without["why_not"] == {"explain": "no_body", "label": "no_body"}
     packed = min(rows, key=lambda row: row["ts"])
     assert ask(client, f"requests/{quote(packed['request_id'], safe='')}")["record"] == packed
 
@@ -457,6 +495,30 @@ def test_a_request_is_decided_again_by_the_policy_on_the_disk(
     finally:
         (place / "policy.toml").write_text(POLICY)
     assert explained(4)["now"]["policy"] == first["now"]["policy"]
+
+
+@pytest.mark.parametrize(("model", "sent"), [("m", None), ("another", 64)])
+def test_it_is_said_to_the_server_as_it_was_examined(
+    client: httpx.Client, place: Path, model: str, sent: int | None
+) -> None:
+    """Request 12 was at a backend whose dialect is found out."""
+    seen = capabilities.Capabilities(
+        url="http://127.0.0.1:9",
+        time="",
+        engine="vllm",
+        version=None,
+        model=model,
+        dialect="vllm",
+        knobs={"max_new_tokens": "ignored"},
+    )
+    path = capabilities.path_for(seen.url, place / "cache")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    capabilities.write(path, seen)
+    try:
+        reply = client.post("requests/req-000012/explain", headers=JSON)
+    finally:
+        path.unlink()
+    assert reply.json()["now"]["params"]["max_new_tokens"] == [None, sent, "cap"]
 
 
 def test_what_cannot_be_explained_says_why(client: httpx.Client, rows: list[Row]) -> None:

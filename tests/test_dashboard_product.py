@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -11,9 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
+from router import commands
+from tests.support import trying
 from tests.support.logs import await_true, is_record, lines_in, pack
-from tests.support.pool import Pool, ask, pool_of, where
+from tests.support.pool import Pool, ask, held, pool_of, question, where
 from tests.support.product import Product
+from tests.support.rawclient import exchange
+from tests.support.script import chat_ok
 
 MODULE = b"router.dashboard"
 
@@ -157,10 +162,138 @@ def test_workers_share_one_dashboard(pool: Pool, tmp_path: Path) -> None:
     with pool.start(tmp_path, env=own_cache(tmp_path), server={"workers": 3}) as product:
         ask(product)
         product.wait_records(1)
-        for _ in range(12):  # each on a connection of its own, so on any worker
-            assert api(product, "backends")["rows"][0]["live"]["in_flight"] is None
+        with held(product, [f"s{number}" for number in range(8)]) as places:
+            asked = [(name, places.count(name)) for name in ("a", "b")]
+
+            def told() -> list[tuple[str, int]]:
+                rows = api(product, "backends")["rows"]
+                return sorted((row["backend"], row["live"]["in_flight"]) for row in rows)
+
+            await_true(lambda: told() == asked, "all workers' requests in flight")
+            for _ in range(12):  # each on a connection of its own, so on any worker
+                assert told() == asked
+                assert api(product, "now")["in_flight"] == 8
         assert len(dashboards(tmp_path)) == 1
-        assert api(product, "now")["in_flight"] is None
+
+
+def test_lost_records_of_all_workers_are_told(pool: Pool, tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file in the place of the folder")
+    log = {"flush_ms": 10, "queue": 100}
+    with pool.start(tmp_path, env=own_cache(tmp_path), log=log, server={"workers": 2}) as product:
+
+        def lost() -> int:
+            return int(product.get("/router/status")["log"]["dropped"])
+
+        for _ in range(30):
+            if lost():
+                break
+            for _ in range(20):
+                assert where(ask(product)) in ("a", "b")
+        assert api(product, "meta")["log"]["dropped"] == lost() > 0
+
+
+def test_experiments_are_told_as_the_router_finds_them(tmp_path: Path) -> None:
+    with trying.paced_backend() as backend, trying.start(tmp_path, backend, workers=2) as product:
+        backend.set_script([chat_ok("The Danube.")])
+        before = api(product, "experiments")["rows"]
+        assert [(row["arm"], row["requests"]) for row in before] == [
+            ("control", 0),
+            ("slow", 0),
+            ("same", 0),
+        ]
+        for number in range(24):
+            trying.ask(product, f"s-{number}")
+        post = httpx.post(f"{product.url}/router/experiments/pace/stop?arm=slow")
+        assert post.status_code == 200
+        product.wait_records(24)
+
+        await_true(
+            lambda: sum(row["requests"] for row in api(product, "experiments")["rows"]) == 24,
+            "all records",
+        )
+        counted = trying.arms(product)
+        for row in api(product, "experiments")["rows"]:
+            arm, live = counted[row["arm"]], row["live"]
+            assert (live["effect"], live["verdict"]) == (arm["effect"], arm["verdict"])
+            assert (live["requests"], live["sessions"]) == (arm["requests"], arm["sessions"])
+            is_out = row["arm"] == "slow"
+            assert live["state"] == ("stopped" if is_out else "running")
+            assert live["stopped_because"] == ("stopped by command" if is_out else None)
+            assert live["control"] == (row["arm"] == "control")
+        named = api(product, "experiments", arm="same", scenario="nothing-of-it")["rows"]
+        assert [(row["arm"], row["requests"]) for row in named] == [("same", 0)]
+        reply = httpx.get(f"{product.url}/dashboard/api/export?view=experiments&format=json")
+        assert [row["live"]["state"] for row in reply.json()] == ["running", "stopped", "running"]
+
+        product.policy_path.write_text(
+            trying.POLICY.replace("[experiments.pace]", '[experiments.pace]\nstate = "stopped"')
+        )
+        product.signal(signal.SIGHUP)
+        await_true(
+            lambda: (
+                [row["live"]["state"] for row in api(product, "experiments")["rows"]]
+                == ["off", "stopped", "off"]
+            ),
+            "it is off",
+        )
+
+
+def test_a_kept_prompt_is_labelled_for_eval_and_suggest_and_explained(
+    pool: Pool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = {"flush_ms": 10, "bodies": "on"}
+    with pool.start(tmp_path, env=own_cache(tmp_path), log=log) as product:
+        product.policy_path.write_text(
+            'schema = 1\ndefault_scenario = "chat"\n[scenarios.chat]\n'
+            '[scenarios.faq]\nmatch.keywords = ["refund"]\n'
+        )
+        product.signal(signal.SIGHUP)
+        told = "/router/policy"
+        await_true(lambda: "refund" in httpx.get(product.url + told).text, "the policy")
+        abouts = (
+            *("my invoice", "an invoice in euro", "the invoice of May, for me@example.org"),
+            *("the tax on an invoice", "an invoice that is wrong", "rivers", "songs", "the sea"),
+        )
+        asked = [exchange(product.port, question(about=about)) for about in abouts]
+        ids = [str(reply.header("x-request-id")) for reply in asked]
+        product.wait_records(len(ids))
+        await_true(lambda: api(product, f"requests/{ids[2]}")["body"] is not None, "its prompt")
+
+        meta = api(product, "meta")
+        assert (meta["bodies"], meta["can_label"], meta["can_explain"]) == ("on", True, True)
+        opened = api(product, f"requests/{ids[2]}")
+        assert opened["why_not"] == {"explain": None, "label": None}
+        (message,) = opened["body"]["prompt"]
+        assert "the invoice of May" in message["content"]
+        assert "me@example.org" not in message["content"]
+        place = f"{product.url}/dashboard/api/requests"
+        explained = httpx.post(f"{place}/{ids[2]}/explain", json={}, timeout=30).json()
+        assert (explained["now"]["scenario"], explained["differs"]) == ("chat", [])
+        assert explained["notes"] == ["redacted"]
+        for about, request_id in zip(abouts, ids, strict=True):
+            label = {"scenario": "faq" if "invoice" in about else "chat"}
+            reply = httpx.post(f"{place}/{request_id}/label", json=label, timeout=30)
+            assert reply.status_code == 201, reply.text
+        assert api(product, f"requests/{ids[0]}")["labels"][0]["scenario"] == "faq"
+
+        labels, config = str(product.log_dir / "labels.jsonl"), str(product.config_path)
+        assert commands.run(["eval", "--json", "--config", config, labels]) == 0
+        measured = json.loads(capsys.readouterr().out)
+        assert measured["rows"] == len(ids)
+        assert commands.run(["suggest", "--config", config, labels]) == 0
+        proposed = capsys.readouterr().out
+        assert f"5 mistakes in {len(ids)} rows" in proposed
+        assert "invoice" in proposed
+
+
+def test_a_prompt_that_was_not_kept_cannot_be_labelled(product: Product) -> None:
+    ask(product)
+    product.wait_records(1)
+    await_true(lambda: api(product, "requests")["total"] == 1, "one request")
+    (row,) = api(product, "requests")["rows"]
+    opened = api(product, f"requests/{row['request_id']}")
+    assert opened["why_not"] == {"explain": "no_body", "label": "no_body"}
+    assert api(product, "meta")["can_label"] is False
 
 
 def test_an_hour_that_is_packed_meanwhile_is_counted_once(product: Product) -> None:

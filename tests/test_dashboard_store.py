@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router import record as records
-from router.dashboard import segments
+from router.dashboard import queries, segments
 from router.dashboard import store as stores
 from router.dashboard.store import Store
 from tests.support.logs import (
@@ -371,3 +371,19 @@ def test_links_are_not_followed(logs: Path, tmp_path: Path) -> None:
     assert len(list(segments.files_in([logs]))) == len(
         [path for path in logs.iterdir() if not path.is_symlink()]
     )
+
+
+def test_what_is_repeated_in_the_background_is_not_of_now(tmp_path: Path) -> None:
+    now = time.time()
+    stamp = records.timestamp(now - 5)
+    write(
+        tmp_path / "logs",
+        [made(n, ts=stamp, total_ms=1.0, shadow=n >= 30) for n in range(90)],
+    )
+    store = Store([tmp_path / "logs"], None)
+    store.start()
+    try:
+        caught_up(store)
+        assert queries.live(store, now)["requests_per_s"] == 30 / queries.LIVE_S
+    finally:
+        store.close()

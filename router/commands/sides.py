@@ -113,19 +113,10 @@ class _Target:
             raise NoServer(f"{url} names no model: say --model")
         dialect = dialects.of(name)
         if wanted == "auto":
-            dialect = _fitted(dialect, url, model)
+            dialect = capabilities.as_examined(dialect, url, model, trained.folder())
         self.told = f"{model} at {url} ({name}{', as examined' if dialect.variant else ''})"
         self._known = url, dialect, model
         return self._known
-
-
-def _fitted(dialect: dialects.Dialect, url: str, model: str) -> dialects.Dialect:
-    """As the router would speak to this server, where somebody has examined it."""
-    found = capabilities.read(capabilities.path_for(url, trained.folder()))
-    is_its = found is not None and capabilities.is_for(
-        found, dialect=dialect.name, version=None, model=model, started=None
-    )
-    return capabilities.fitted(dialect, found) if found is not None and is_its else dialect
 
 
 def _configured(live: Live, name: str | None) -> Backend:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router.chat import Endpoint
-from router.dashboard.refusal import Refused
+from router.dashboard.refusal import Refused, no_body
 from router.files import Signature, signature_of
 
 if TYPE_CHECKING:
+    from router.config import Backend
+    from router.dialects import Dialect
     from router.verdict import Live
 
 _ENDPOINTS = {
@@ -44,6 +46,7 @@ class Again:
         self._policy = policy
         self._lock = threading.Lock()
         self._live: Live | None = None
+        self._backends: Mapping[str, Backend] = {}  # of the configuration, by name
         self._files: tuple[Path, ...] = ()
         self._taken: Signature = ()
 
@@ -61,21 +64,24 @@ class Again:
         with contextlib.suppress(Refused):
             self._loaded()
 
+    def refusal(self, record: Mapping[str, Any], body: Mapping[str, Any] | None) -> Refused | None:
+        """Why this request cannot be explained, as far as that is known without trying."""
+        if not self.is_possible:
+            return Refused("no_config", "No configuration is known here; --config names one.")
+        if record.get("endpoint") not in _ENDPOINTS or record.get("scenario") is None:
+            return Refused("not_classified", "This request was passed on without being classified.")
+        return no_body(record) if body is None else None
+
     def explained(
         self, record: Mapping[str, Any], body: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         """What it was and what it would be. Raises Refused."""
-        from router import dialects
         from router.errors import RouterError
         from router.verdict import decide_for
 
-        endpoint = _ENDPOINTS.get(record["endpoint"])
-        if endpoint is None or record.get("scenario") is None:
-            raise Refused("not_classified", "This request was passed on without being classified.")
-        if body is None:
-            raise Refused(
-                "no_body", "The prompt of this request was not kept; [log] bodies keeps prompts."
-            )
+        if (refusal := self.refusal(record, body)) is not None:
+            raise refusal
+        assert body is not None
         live = self._loaded()
         try:
             verdict = decide_for(Endpoint.CHAT, _raw(record, body), _headers(record), live)
@@ -83,8 +89,7 @@ class Again:
             raise Refused("refused_now", f"It would be refused now: {fault.message}") from None
         found, decision = verdict.found, verdict.decision
         said: Mapping[str, Any] = {param.name: param.value for param in decision.params}
-        if record.get("dialect") in dialects.DIALECTS:
-            dialect = dialects.of(record["dialect"])
+        if (dialect := self._dialect(record)) is not None:
             said = verdict.told(dialect, record.get("backend_model") or "").params
         now = {
             "scenario": found.scenario,
@@ -106,10 +111,26 @@ class Again:
             "notes": _notes(record, body),
         }
 
+    def _dialect(self, record: Mapping[str, Any]) -> Dialect | None:
+        """The words of the server that had the request, as far as it was examined; None where
+        there was no server, or one of a kind that is not known here."""
+        from router import capabilities, dialects, trained
+
+        if record.get("dialect") not in dialects.DIALECTS:
+            return None
+        dialect = dialects.of(record["dialect"])
+        backend = self._backends.get(record.get("backend") or "")
+        if backend is None:
+            return dialect
+        if backend.dialect == "auto":
+            model = record.get("backend_model")
+            dialect = capabilities.as_examined(dialect, backend.url, model, trained.folder())
+        if backend.context is not None:
+            dialect = msgspec.structs.replace(dialect, context=backend.context)
+        return dialect
+
     def _loaded(self) -> Live:
         """What the files say now; read again when they change. Raises Refused."""
-        if not self.is_possible:
-            raise Refused("no_config", "No configuration is known here; --config names one.")
         with self._lock:
             taken = signature_of(self._files)
             if self._live is None or taken != self._taken:
@@ -136,6 +157,7 @@ class Again:
             live = offline.live(config, self._config, dialect="vllm")
         except FileFault as fault:
             raise Refused("bad_policy", f"The policy on the disk cannot be used: {fault}") from None
+        self._backends = {backend.name: backend for backend in config.backends}
         self._files = (self._config, place, *beside)
         self._taken = taken
         return live

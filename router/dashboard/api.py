@@ -35,6 +35,8 @@ from router.errors import MethodNotAllowed, NotFound, RouterError, TooLarge
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+#: a view that also wants to know what the router in front says of now
+LiveView = Callable[[Store, Asked, MultiMapping[str], Mapping[str, Any]], Any]
 #: set by the router that passes a request on: what it knows of itself now, as JSON
 LIVE_HEADER = "X-Router-Live"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -80,9 +82,9 @@ class Api:
             ("series", self._view(_series)),
             ("scenarios", self._view(_scenarios)),
             ("savings", self._view(savings.savings)),
-            ("backends", self._backends),
+            ("backends", self._with_live(_backends)),
             ("sessions", self._view(_sessions)),
-            ("experiments", self._view(_experiments)),
+            ("experiments", self._with_live(_experiments)),
             ("requests", self._view(_requests)),
             ("requests/{id}", self._request),
             ("export", self._export),
@@ -162,6 +164,16 @@ class Api:
 
         return answer
 
+    def _with_live(self, view: LiveView) -> Handler:
+        """Likewise, with what the router in front says of now."""
+
+        async def answer(request: web.Request) -> web.Response:
+            asked = await self._asked(request)
+            live = _told_live(request)
+            return _json(await self._in_thread(view, self._store, asked, request.query, live))
+
+        return answer
+
     # ------------------------------------------------------------------ the page
 
     async def _page(self, request: web.Request) -> web.Response:
@@ -180,11 +192,14 @@ class Api:
         known = await self._in_thread(queries.known, self._store)
         progress = self._store.progress
         folders = self._context.folders
+        told = _told_live(request)
         has_bodies = await self._in_thread(lines.has_bodies, folders)
+        bodies = told.get("bodies", "on" if has_bodies else "off")
+        has_bodies |= bodies != "off"  # those to come
         return _json(
             {
                 "version": __version__,
-                "policy": _told_live(request).get("policy"),
+                "policy": told.get("policy"),
                 "offline": self._context.offline,
                 "log": {
                     "dir": ", ".join(map(str, folders)),
@@ -194,11 +209,12 @@ class Api:
                     "last": known.pop("last"),
                     "reading": {"done": progress.done, "total": progress.total},
                     "skipped_lines": progress.skipped,
+                    "dropped": told.get("dropped"),
                     "fault": progress.fault,
                 },
                 **known,
                 "policy_scenarios": self._context.again.scenarios,
-                "bodies": "on" if has_bodies else "off",
+                "bodies": bodies,
                 "can_explain": self._context.again.is_possible and has_bodies,
                 "can_label": has_bodies and labels.is_possible(folders),
             }
@@ -228,14 +244,21 @@ class Api:
         told = _told_live(request)
         return {**event, "in_flight": told.get("in_flight"), "waiting": told.get("waiting")}
 
-    async def _backends(self, request: web.Request) -> web.Response:
-        asked = await self._asked(request)
-        return _json(await self._in_thread(_backends, self._store, asked, _told_live(request)))
-
     async def _request(self, request: web.Request) -> web.Response:
         found = await self._found(request)
         given = await self._in_thread(labels.about, found.folder, found.record["request_id"])
-        return _json({"record": found.record, "body": _told_body(found.body), "labels": given})
+        refusals = {
+            "explain": self._context.again.refusal(found.record, found.body),
+            "label": labels.refusal(found.folder, found.record, found.body),
+        }
+        return _json(
+            {
+                "record": found.record,
+                "body": _told_body(found.body),
+                "labels": given,
+                "why_not": {name: why and why.code for name, why in refusals.items()},
+            }
+        )
 
     async def _found(self, request: web.Request) -> Found:
         """The request that is named. Raises NotFound."""
@@ -277,7 +300,8 @@ class Api:
                 headers["X-Export-Cut"] = "true"
             pieces = export.pieces(self._store, sql, asked.values, kind)
         else:
-            rows = await self._in_thread(_EXPORTED[view], self._store, asked, request.query)
+            live = _told_live(request)
+            rows = await self._in_thread(_EXPORTED[view], self._store, asked, request.query, live)
             pieces = iter([export.whole(rows, kind)])
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
@@ -309,8 +333,46 @@ def _sessions(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str,
     )
 
 
-def _experiments(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
-    return {"rows": queries.experiments(store, asked)}
+def _experiments(
+    store: Store, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As the policy has them, control first, with how the router finds them; then those that are
+    in the log alone."""
+    found = {(row["experiment"], row["arm"]): row for row in queries.experiments(store, asked)}
+    rows = []
+    for written in live.get("experiments", ()):
+        for arm in sorted(written["arms"], key=lambda arm: not arm["control"]):
+            name = written["experiment"], arm["arm"]
+            row = found.pop(name, None)
+            if row is None and not _is_asked_for(query, *name):
+                continue
+            told = {"experiment": name[0], "arm": name[1], **(row or queries.NO_RECORDS)}
+            rows.append({**told, "live": _arm_now(written, arm)})
+    return {"rows": [*rows, *found.values()]}
+
+
+def _is_asked_for(query: MultiMapping[str], experiment: str, arm: str) -> bool:
+    """Whether these filters would let records of this arm through."""
+    named = (query.getall("experiment", []), experiment), (query.getall("arm", []), arm)
+    return all(not wanted or name in wanted for wanted, name in named)
+
+
+def _arm_now(written: Mapping[str, Any], arm: Mapping[str, Any]) -> dict[str, Any]:
+    """What the router has counted of an arm, in all, and what it makes of it."""
+    is_off = written["state"] == "stopped" and arm["state"] == "running"
+    stopped = arm["stopped"] or {}
+    return {
+        "state": "off" if is_off else arm["state"],
+        "weight": arm["weight"],
+        "control": arm["control"],
+        "requests": arm["requests"],
+        "sessions": arm["sessions"],
+        "verdict": arm["verdict"],
+        "effect": arm["effect"],
+        "shadow": arm["shadow"],
+        "stopped_because": stopped.get("because"),
+        "stopped_since": stopped.get("since"),
+    }
 
 
 def _requests(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
@@ -324,7 +386,9 @@ def _requests(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str,
     )
 
 
-def _backends(store: Store, asked: Asked, live: Mapping[str, Any]) -> dict[str, Any]:
+def _backends(
+    store: Store, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
+) -> dict[str, Any]:
     """With what the router says of them now; those that had no request are told too."""
     told = queries.backends(store, asked)
     now = {backend.pop("backend"): backend for backend in live.get("backends", ())}
@@ -347,7 +411,9 @@ def _export_of_requests(store: Store, asked: Asked, query: MultiMapping[str]) ->
     return total, sql
 
 
-def _series_rows(store: Store, asked: Asked, query: MultiMapping[str]) -> list[dict[str, Any]]:
+def _series_rows(
+    store: Store, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     told = _series(store, asked, query)
     by_scenario = told.pop("by_scenario")
     told.pop("step_s")
@@ -356,11 +422,11 @@ def _series_rows(store: Store, asked: Asked, query: MultiMapping[str]) -> list[d
 
 
 #: views that are exported whole
-_EXPORTED: Mapping[str, Callable[[Store, Asked, MultiMapping[str]], list[dict[str, Any]]]] = {
-    "scenarios": lambda store, asked, query: queries.scenarios(store, asked),
-    "savings": lambda store, asked, query: savings.savings(store, asked)["rows"],
-    "backends": lambda store, asked, query: queries.backends(store, asked)["rows"],
-    "sessions": lambda store, asked, query: queries.sessions(
+_EXPORTED: Mapping[str, LiveView] = {
+    "scenarios": lambda store, asked, query, live: queries.scenarios(store, asked),
+    "savings": lambda store, asked, query, live: savings.savings(store, asked)["rows"],
+    "backends": lambda *given: _backends(*given)["rows"],
+    "sessions": lambda store, asked, query, live: queries.sessions(
         store,
         asked,
         sort=filters.one_of(query, "sort", queries.SESSION_SORTS),
@@ -368,7 +434,7 @@ _EXPORTED: Mapping[str, Callable[[Store, Asked, MultiMapping[str]], list[dict[st
         limit=export.MOST_GROUPS,
         offset=0,
     )["rows"],
-    "experiments": lambda store, asked, query: queries.experiments(store, asked),
+    "experiments": lambda *given: _experiments(*given)["rows"],
     "series": _series_rows,
 }
 

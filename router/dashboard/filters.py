@@ -32,6 +32,8 @@ _NAMES = {
     "finish_reason": "finish_reason",
 }
 _SWITCHES = ("stream", "thinking")
+#: requests that were repeated in the background count in no view, unless they are asked for
+_REPEATS = "shadow"
 _AGO = re.compile(r"-(\d{1,6})(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DEFAULT_S = 3600
@@ -71,6 +73,8 @@ def asked(query: MultiMapping[str], now: float) -> Asked:
     for name in _SWITCHES:
         if wanted := [_switch(name, text) for text in _texts(query, name)]:
             conditions.append(_any_of(name, wanted, values))  # noqa: PERF401  # fills `values` too
+    repeats = [_switch(_REPEATS, text) for text in _texts(query, _REPEATS)] or [False]
+    conditions.append(_any_of(_REPEATS, repeats, values))
     if slow := query.get("slow_ms"):
         conditions.append("total_ms >= ?")
         values.append(_number(slow, "slow_ms"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from router.dashboard.refusal import Refused
+from router.dashboard.refusal import Refused, no_body
 from router.errors import ClientError
 from router.record import timestamp
 
@@ -43,19 +43,29 @@ def wanted(raw: bytes) -> Wanted:
         raise ClientError(f"A label is {{scenario, thinking?, note?}}: {error}.") from None
 
 
+def refusal(
+    folder: Path, record: Mapping[str, Any], body: Mapping[str, Any] | None
+) -> Refused | None:
+    """Why this request cannot be given a label; None where it can, as far as is known."""
+    if body is None:
+        return no_body(record)
+    if not body["prompt"] or body["prompt"][-1]["role"] != "user":
+        return Refused("no_user_turn", "What was kept does not end with what the user wrote.")
+    if not os.access(folder, os.W_OK):
+        return Refused("not_writable", "The log's folder is not ours to write in.")
+    return None
+
+
 def write(
     folder: Path, record: Mapping[str, Any], body: Mapping[str, Any] | None, wanted: Wanted
 ) -> dict[str, Any]:
     """Append a row, and give it. Raises Refused."""
-    if body is None:
-        raise Refused(
-            "no_body", "The prompt of this request was not kept; [log] bodies keeps prompts."
-        )
+    if (refused := refusal(folder, record, body)) is not None:
+        raise refused
+    assert body is not None
     messages = [
         {"role": message["role"], "content": message["content"]} for message in body["prompt"]
     ]
-    if not messages or messages[-1]["role"] != "user":
-        raise Refused("no_user_turn", "What was kept does not end with what the user wrote.")
     row = {
         "ts": timestamp(time.time()),
         "id": record["request_id"],

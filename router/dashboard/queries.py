@@ -62,6 +62,7 @@ REQUEST_COLUMNS = (
     "error_code",
     "reasoning_tokens",
     "cached_share",
+    "shadow",
 )
 #: columns that are no fields of the record
 _OWN = "segment, ended, wish, sent_thinking, wished_tokens, sent_tokens"
@@ -96,8 +97,9 @@ def known(rows: Rows) -> dict[str, Any]:
         "list_sort(list_distinct(list(key))), list_sort(list_distinct(list(experiment))), "
         "list_sort(list_distinct(list(finish_reason))) FROM ("
         "SELECT min(began) AS began, scenario, backend, outcome, source, key, experiment, "
-        "finish_reason FROM requests GROUP BY ALL "
-        "UNION ALL SELECT max(began), NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM requests)"
+        "finish_reason FROM requests WHERE NOT shadow GROUP BY ALL UNION ALL "
+        "SELECT max(began), NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM requests "
+        "WHERE NOT shadow)"
     )[0]
     first, last, *lists = found
     names = (
@@ -122,7 +124,7 @@ def live(rows: Rows, now: float) -> dict[str, Any]:
         f"SELECT count(*), count(*) FILTER ({IS_ERROR}), quantile_cont(ttft_ms, [0.5, 0.95]), "
         "quantile_cont(total_ms, [0.5, 0.95]), quantile_cont(overhead_ms, [0.5, 0.95]), "
         "coalesce(sum(output_tokens), 0) FROM requests "
-        "WHERE ended > make_timestamp(?) AND ended <= make_timestamp(?)",
+        "WHERE NOT shadow AND ended > make_timestamp(?) AND ended <= make_timestamp(?)",
         [micros(end - LIVE_S), micros(end)],
     )[0]
     requests, errors, ttft, total, overhead, tokens = found
@@ -346,6 +348,17 @@ def experiments(rows: Rows, asked: Asked) -> list[dict[str, Any]]:
         "truncated_share",
     )
     return [{**dict(zip(names, row, strict=True)), "live": None} for row in found]
+
+
+#: an arm that the policy has, and the range has nothing of
+NO_RECORDS: Mapping[str, Any] = {
+    "requests": 0,
+    "errors": 0,
+    "ttft_p50": None,
+    "total_p50": None,
+    "output_tokens_mean": None,
+    "truncated_share": None,
+}
 
 
 def requests(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from router.errors import ClientError
 
 
@@ -12,3 +15,12 @@ class Refused(ClientError):
         super().__init__(message)
         self.code = code
         self.status = status
+
+
+def no_body(record: Mapping[str, Any]) -> Refused:
+    """There is no prompt of this request to go by."""
+    if record.get("shadow"):
+        return Refused("repeat", "A repeat in the background; its request has the prompt.")
+    return Refused(
+        "no_body", "The prompt of this request was not kept; [log] bodies keeps prompts."
+    )

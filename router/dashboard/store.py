@@ -30,7 +30,7 @@ from router.dashboard.segments import Finder, Segment, Unpacked
 log = structlog.get_logger(__name__)
 
 #: of the tables below; another number means that the cache is made anew
-FORMAT = 1
+FORMAT = 2
 #: one line; a longer one is none of ours
 _LINE_BYTES = 1 << 20
 #: the first piece is small, so that something is there to be shown at once
@@ -67,6 +67,7 @@ _LINE = {
     "policy": "VARCHAR",
     "experiment": "VARCHAR",
     "arm": "VARCHAR",
+    "shadow": "BOOLEAN",
     "stream": "BOOLEAN",
     "thinking": "BOOLEAN",
     "params": "STRUCT(thinking JSON, max_new_tokens JSON)",
@@ -98,7 +99,7 @@ _COLUMNS = ", ".join(f"{name}: '{kind}'" for name, kind in _LINE.items())
 _READ = f"""
 SELECT ?::INTEGER AS segment, try_cast(ts AS TIMESTAMP) AS began,
     began + to_microseconds((coalesce(total_ms, 0) * 1000)::BIGINT) AS ended,
-    * EXCLUDE (schema, ts, params),
+    * EXCLUDE (schema, ts, params, shadow), coalesce(shadow, false) AS shadow,
     json_extract_string(params.thinking, '$[0]') AS wish,
     json_extract_string(params.thinking, '$[1]') AS sent_thinking,
     try_cast(json_extract_string(params.max_new_tokens, '$[0]') AS BIGINT) AS wished_tokens,

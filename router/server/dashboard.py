@@ -164,7 +164,7 @@ class Dashboard:
         """The child's reply; it is started where it is not there. Raises Unavailable."""
         headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
         if url.raw_path.startswith(API):
-            headers["X-Router-Live"] = orjson.dumps(self._told()).decode()
+            headers["X-Router-Live"] = orjson.dumps(await self._told(url)).decode()
         target = URL.build(
             scheme="http",
             host="dashboard",
@@ -199,31 +199,49 @@ class Dashboard:
             )
         return self._session
 
-    def _told(self) -> dict[str, Any]:
-        """What the worker knows of now. With others beside it, its own count is not the truth."""
+    async def _told(self, url: URL) -> dict[str, Any]:
+        """What a view says of now, of all workers, and no log does."""
         app = self._app
-        pipeline = app.pipeline
-        is_alone = app.config.server.workers == 1
-        return {
-            "policy": pipeline.live.policy.hash,
-            "in_flight": len(pipeline.active) if is_alone else None,
-            "waiting": len(pipeline.waiting) if is_alone else None,
-            "backends": [
+        view = url.raw_path.removeprefix(API)
+        match url.query.get("view") if view == "export" else view:
+            case "now":
+                live = app.census.live()
+                return {"in_flight": live.inflight, "waiting": live.waiting}
+            case "backends":
+                return {"backends": self._backends()}
+            case "experiments":
+                return {"experiments": await app.referee.status()}
+            case "meta":
+                log = app.config.log
+                return {
+                    "policy": app.pipeline.live.policy.hash,
+                    "bodies": log.bodies if log.enabled else "off",
+                    "dropped": app.census.counted().counters["log_dropped_total"][()],
+                }
+        return {}
+
+    def _backends(self) -> list[dict[str, Any]]:
+        live = self._app.census.live()
+        found = []
+        for slot in self._app.slots:
+            seen = live.backends[slot.name]
+            is_up = slot.health.is_up and slot.health.is_known
+            found.append(
                 {
                     "backend": slot.name,
                     "model": slot.model,
                     "dialect": slot.dialect.name,
-                    "state": "up" if slot.health.is_up and slot.health.is_known else "down",
-                    "breaker": slot.health.state(time.time(), pipeline.rules),
-                    "in_flight": slot.upstream.inflight if is_alone else None,
-                    "max_inflight": slot.max_inflight,
+                    "state": "up" if seen.up else "down",
+                    "breaker": seen.state,
+                    "in_flight": seen.inflight,
+                    "max_inflight": slot.max_inflight * len(live.workers),
                     "weight": slot.upstream.backend.weight,
-                    "draining": slot.is_draining,
-                    "reason": slot.health.reason,
+                    "draining": seen.draining,
+                    # Why another worker sees it otherwise, this one does not know.
+                    "reason": slot.health.reason if is_up == seen.up else None,
                 }
-                for slot in app.slots
-            ],
-        }
+            )
+        return found
 
     # ------------------------------------------------------------------ the child
 

@@ -89,8 +89,10 @@ def hostile_folder(folder: Path) -> Path:
         line[name] = HOSTILE
     for name in ("finish_reason", "error_code", "moved_because"):
         line[name] = HOSTILE
+    again = {**line, "request_id": f"{ID}-shadow", "shadow": True}
     folder.mkdir(parents=True)
-    (folder / f"requests-{hour}.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    lines = f"{json.dumps(line)}\n{json.dumps(again)}\n"
+    (folder / f"requests-{hour}.jsonl").write_text(lines, encoding="utf-8")
     body = {
         "request_id": ID,
         "ts": line["ts"],
@@ -157,6 +159,27 @@ async def test_it_is_explained_again_by_the_policy_on_disk(
     await expect(table.locator("tr", has_text="Scenario")).to_contain_text("faq")
     await expect(table.locator("tr", has_text="Scenario")).to_contain_text("differs")
     await expect(page.locator("#explain")).to_contain_text("keyword refund")
+
+
+async def test_a_repeat_is_found_by_a_filter_and_leads_to_its_request(
+    page: Page, stranger: tuple[str, Path]
+) -> None:
+    url, _ = stranger
+    await page.goto(f"{url}/dashboard?view=requests")
+    await settled(page)
+    await expect(page.locator(".pages .note")).to_contain_text("of 1 ")
+    await page.keyboard.press("/")
+    await page.keyboard.type("repeat")
+    await page.get_by_role("option", name="Repeat").click()
+    row = page.locator(f'tr[data-key="{ID}-shadow"]')
+    await expect(row.locator(".badge", has_text="repeat")).to_be_visible()
+    await row.click()
+    drawer = page.get_by_role("dialog")
+    await expect(drawer.locator(".notice").first).to_contain_text("in the background")
+    await expect(drawer.locator("#label")).to_contain_text("no prompt of its own")
+    await drawer.get_by_role("link", name=ID, exact=True).click()
+    await expect(page.get_by_role("dialog", name=ID)).to_be_visible()
+    await expect(page.locator(".label-form")).to_be_visible()
 
 
 async def test_without_an_answer_it_says_so_and_comes_back(

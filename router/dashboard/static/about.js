@@ -6,7 +6,7 @@ import { hidden } from "./refresh.js";
 
 const UNKNOWN = {
   version: "", policy: "", offline: false, bodies: "off", can_explain: false, can_label: false,
-  log: { dir: "", files: 0, records: 0, first: null, last: null, reading: { done: 0, total: 0 }, skipped_lines: 0 },
+  log: { dir: "", files: 0, records: 0, first: null, last: null, reading: { done: 0, total: 0 }, skipped_lines: 0, dropped: null },
   scenarios: [], backends: [], outcomes: [], sources: [], keys: [], experiments: [], finish_reasons: [], policy_scenarios: null,
 };
 

@@ -12,7 +12,7 @@ const choices = () => {
   const { scenarios, backends, outcomes, sources, keys, experiments, finish_reasons } = about.value;
   const known = {
     scenario: scenarios, backend: backends, outcome: outcomes, source: sources, key: keys,
-    experiment: experiments, stream: ["true", "false"], thinking: ["true", "false"],
+    experiment: experiments, stream: ["true", "false"], thinking: ["true", "false"], shadow: ["true"],
     slow_ms: ["500", "1000", "5000", "30000"], finish_reason: finish_reasons,
   };
   return Object.entries(known).flatMap(([name, values]) =>
@@ -23,7 +23,7 @@ const choices = () => {
 const filterWords = (name, value) => {
   const shown = name === "slow_ms" ? duration(Number(value))
     : ["outcome", "source"].includes(name) ? said(name, value)
-    : ["stream", "thinking"].includes(name) ? t(value === "true" ? "yes" : "no")
+    : ["stream", "thinking", "shadow"].includes(name) ? t(value === "true" ? "yes" : "no")
     : value === "(none)" ? t("none") : value;
   return { label: t(`filter.${name}`), shown };
 };

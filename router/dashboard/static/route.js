@@ -9,10 +9,10 @@ export const VIEWS = [
 export const PRESETS = ["-15m", "-1h", "-24h", "-7d"];
 export const FILTERS = [
   "scenario", "backend", "outcome", "source", "model", "session", "key", "experiment", "arm",
-  "stream", "thinking", "finish_reason", "slow_ms", "q",
+  "stream", "thinking", "shadow", "finish_reason", "slow_ms", "q",
 ];
 /** Filters of which one value holds at a time. */
-const SINGLE = new Set(["slow_ms", "q", "stream", "thinking"]);
+const SINGLE = new Set(["slow_ms", "q", "stream", "thinking", "shadow"]);
 export const PAGE_SIZE = 50;
 const DEFAULT_FROM = "-1h";
 

@@ -1,9 +1,8 @@
 // The same request by the policy that is on disk now, beside what it got then.
 
 import { cls, html, useState } from "../dom.js";
-import { about } from "../about.js";
 import { getJson, requestPath } from "../api.js";
-import { refusal } from "./label.js";
+import { refusal, refused } from "./label.js";
 import { literal } from "./request.js";
 import { Badge } from "../parts.js";
 import { decimal, isKnown, said, t } from "../words.js";
@@ -40,9 +39,9 @@ const Compared = ({ found }) => {
     ${(found.notes || []).map((note) => html`<p class="note" key=${note}>${isKnown(`explain.note.${note}`) ? t(`explain.note.${note}`) : note}</p>`)}`;
 };
 
-export const Explain = ({ id }) => {
+export const Explain = ({ id, whyNot }) => {
   const [state, setState] = useState({ found: null, wrong: "", busy: false });
-  if (!about.value.can_explain) return html`<p class="note">${t("explain.cannot")}</p>`;
+  if (whyNot) return html`<p class="note">${refused(whyNot)}</p>`;
   const ask = async () => {
     setState({ ...state, wrong: "", busy: true });
     try {

@@ -5,10 +5,13 @@ import { about } from "../about.js";
 import { getJson, requestPath } from "../api.js";
 import { isKnown, said, shortMoment, t } from "../words.js";
 
+/** Why something cannot be done, by the router's word for it. */
+export const refused = (code) => t(isKnown(`refused.${code}`) ? `refused.${code}` : "refused.other");
+
 /** A refusal in the person's language where it is one of those we know. */
 export const refusal = (error) => isKnown(`refused.${error.code}`) ? t(`refused.${error.code}`) : error.message;
 
-export const Label = ({ id, record, labels, hasBody }) => {
+export const Label = ({ id, record, labels, whyNot }) => {
   const [state, setState] = useState({ done: labels, wrong: "", busy: false });
   const choices = about.value.policy_scenarios?.length ? about.value.policy_scenarios : about.value.scenarios;
   const write = async (event) => {
@@ -26,11 +29,10 @@ export const Label = ({ id, record, labels, hasBody }) => {
       setState({ ...state, wrong: refusal(error), busy: false });
     }
   };
-  const cannot = !about.value.can_label ? "label.cannot" : hasBody ? "" : "label.no-body";
   return html`
     ${state.done.length > 0 && html`<ul class="labels">${state.done.map((label, i) => html`
       <li key=${i}><b>${said("scenario", label.scenario)}</b> ${label.note && html`<span>${label.note}</span>`} <span class="note num">${shortMoment(label.ts)}</span></li>`)}</ul>`}
-    ${cannot ? html`<p class="note">${t(cannot)}</p>` : html`
+    ${whyNot ? html`<p class="note">${refused(whyNot)}</p>` : html`
       <form class="label-form" onSubmit=${write}>
         <label>${t("label.scenario")}<select name="scenario" required>
           ${choices.map((name) => html`<option value=${name} selected=${name === record.scenario}>${said("scenario", name)}</option>`)}</select></label>

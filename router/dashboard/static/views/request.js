@@ -98,7 +98,7 @@ const Message = ({ title, content, parts = [], tone }) => html`
 const text = (content) => typeof content === "string" ? content : JSON.stringify(content, null, 2);
 
 const Body = ({ body }) => {
-  if (!body) return html`<p class="note">${t(about.value.bodies === "off" ? "body.off" : "body.none")}</p>`;
+  if (!body) return html`<p class="note">${t(`body.none.${about.value.bodies}`)}</p>`;
   const redacted = Object.entries(body.redacted || {});
   return html`
     ${redacted.length > 0 && html`<p class="note">${t("body.redacted", { what: redacted.map(([kind, n]) => `${said("redacted", kind)}: ${n}`).join(", ") })}</p>`}
@@ -140,22 +140,31 @@ const Raw = ({ record }) => {
   return html`<details class="raw"><summary>${t("raw")}</summary><div class="code-box"><pre>${whole}</pre><${CopyButton} text=${whole} /></div></details>`;
 };
 
+/** What was asked a second time, in another arm; a record's id ends in `-shadow` then. */
+const Repeat = ({ id }) => {
+  const to = { open: id.replace(/-shadow$/, "") };
+  return html`
+    <p class="notice"><${Badge} tone="warn">${t("repeat")}<//><span>${t("repeat.title")}
+      <${Go} class="link mono" href=${href(after(to))} to=${() => go(to)}>${to.open}<//></span></p>`;
+};
+
 const Opened = ({ id, data }) => {
-  const { record, body, labels } = data;
+  const { record, body, labels, why_not } = data;
   return html`
     <p class="row wrap"><${Badge} tone=${outcomeTone(record.outcome)}>${said("outcome", record.outcome)}<//>
       <span class="num">${record.status ?? t("no-status")}</span>
       <time class="note num" dateTime=${record.ts} title=${record.ts}>${wholeMoment(record.ts)} · ${ago(record.ts)}</time></p>
     ${record.warnings?.length > 0 && html`<ul class="warnings" aria-label=${t("warnings")}>${record.warnings.map((warning, i) => html`<li key=${i}><${Icon} name="warning" /><span>${warning}</span></li>`)}</ul>`}
     ${record.rescued && html`<p class="notice"><${Icon} name="warning" />${t("rescued.title")}</p>`}
+    ${record.shadow && html`<${Repeat} id=${id} />`}
     <${Section} title=${t("decision")}><${Decision} record=${record} /><//>
     <${Section} title=${t("timeline")}><${Timeline} record=${record} /><//>
     <${Section} title=${t("params")}><${Params} params=${record.params || {}} caption=${t("params")} /><//>
     <${Section} title=${t("tokens")}><${Tokens} record=${record} /><//>
     <${Section} title=${t("where")}><${Where} record=${record} /><//>
     <${Section} title=${t("prompt-and-answer")}><${Body} body=${body} /><//>
-    <${Section} title=${t("label.title")} id="label"><${Label} id=${id} record=${record} labels=${labels || []} hasBody=${Boolean(body)} /><//>
-    <${Section} title=${t("explain.title")} id="explain"><${Explain} id=${id} /><//>
+    <${Section} title=${t("label.title")} id="label"><${Label} id=${id} record=${record} labels=${labels || []} whyNot=${why_not?.label} /><//>
+    <${Section} title=${t("explain.title")} id="explain"><${Explain} id=${id} whyNot=${why_not?.explain} /><//>
     <${Raw} record=${record} />`;
 };
 

@@ -12,10 +12,11 @@ import { Nothing } from "./nothing.js";
 
 const FIRST = ["ts", "desc"];
 
-const hasMarks = (row) => row.thinking || row.stream || row.rescued || row.warnings?.length > 0;
+const hasMarks = (row) => row.shadow || row.thinking || row.stream || row.rescued || row.warnings?.length > 0;
 
 const Marks = ({ row }) => hasMarks(row) && html`
   <span class="marks">
+    ${row.shadow && html`<${Badge} tone="warn" title=${t("repeat.title")}>${t("repeat")}<//>`}
     ${row.thinking && html`<${Badge} tone="info">${t("thinking")}<//>`}
     ${row.stream && html`<${Badge}>${t("stream")}<//>`}
     ${row.rescued && html`<${Badge} tone="warn" title=${t("rescued.title")}>${t("rescued")}<//>`}
