@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Locator, Page, expect
 
+from tests.dashboard.test_page_people import AXE, PHONE, RULES, STRAY
 from tests.dashboard.test_page_views import settled
 from tests.support import trying
 from tests.support.product import Product
@@ -49,12 +51,26 @@ async def test_verdict_effect_and_why_an_arm_was_stopped_are_shown(
             await expect(_arm(page, "slow")).to_contain_text("too little seen yet")
             arms = played(product)
             await page.keyboard.press("r")
-            await _is_told(page, arms, stopped="Its sessions get control since")
+            await _is_told(page, arms, stopped="stopped by command")
             await expect(_arm(page, "slow")).to_contain_text("worse")
             await expect(page.locator("#view")).to_contain_text("experiment promote NAME")
+            await _is_for_everybody(page)
             await page.get_by_role("button", name="中文").click()
-            await _is_told(page, arms, stopped="起其会话改用对照组")
+            await _is_told(page, arms, stopped="由命令停止")
             await expect(_arm(page, "slow")).to_contain_text("更差")
+
+
+async def _is_for_everybody(page: Page) -> None:
+    await page.evaluate(AXE.read_text(encoding="utf-8"))
+    for scheme, rules in RULES.items():
+        await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        found = await page.evaluate(f"axe.run('#view', {json.dumps(rules)})")
+        assert [one["id"] for one in found["violations"]] == [], scheme
+    wide = page.viewport_size
+    assert wide is not None
+    await page.set_viewport_size(PHONE)
+    assert await page.evaluate(STRAY) <= 0
+    await page.set_viewport_size(wide)
 
 
 def _arm(page: Page, name: str) -> Locator:
@@ -67,7 +83,6 @@ async def _is_told(page: Page, arms: dict[str, dict[str, Any]], *, stopped: str)
     for ratio in (effect["ratio"], effect["low"], effect["high"]):
         await expect(_arm(page, "slow")).to_contain_text(f"+{percent(ratio)}")
     await expect(_arm(page, "same")).to_contain_text(stopped)
-    await expect(_arm(page, "same")).to_contain_text("stopped by command")
     counts = page.locator("[data-experiment=pace] [data-arm] td:nth-child(4)")
     names = ("control", "slow", "same")  # control is first
     await expect(counts).to_have_text([str(arms[name]["requests"]) for name in names])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from tests.dashboard import vendor
 from tests.dashboard.conftest import Log, Watch
@@ -19,13 +19,13 @@ from tests.dashboard.test_page_views import NAMES, VIEWS, opened, settled
 STATIC = vendor.VENDOR.parent
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 #: narrow enough for the smallest phones in use
-PHONE = {"width": 360, "height": 740}
+PHONE: ViewportSize = {"width": 360, "height": 740}
 #: all of them once; in the other colours those about colours
 RULES: dict[str, dict[str, Any]] = {
     "light": {"resultTypes": ["violations"]},
     "dark": {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]},
 }
-_STRAY = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+STRAY = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
 @asynccontextmanager
@@ -184,13 +184,13 @@ async def test_nothing_strays_on_a_phone(browser: Browser, log: Log, watch: Watc
     async with visitor(browser, watch, **kind) as page:
         for view in VIEWS:
             await opened(page, log, f"?view={view}&scenario=faq")
-            assert await page.evaluate(_STRAY) <= 0, view
+            assert await page.evaluate(STRAY) <= 0, view
             nav = page.get_by_role("navigation", name="Views").locator("[aria-current]")
             await expect(nav).to_be_in_viewport()
         await page.locator("#view tbody tr").first.tap()
         await expect(page.get_by_role("dialog")).to_be_visible()
         await expect(page.locator(".drawer .params")).to_be_visible()
-        assert await page.evaluate(_STRAY) <= 0
+        assert await page.evaluate(STRAY) <= 0
         await page.get_by_role("button", name="Close").tap()
         await expect(page.get_by_role("dialog")).to_have_count(0)
 

@@ -325,6 +325,7 @@ export const en = {
   "arm.gone": "not in the policy in force",
   "arm.stopped": "Its sessions get control since {since}: {because}",
   "arm.stopped.unknown": "reason unknown",
+  "because.stopped by command": "stopped by command",
   "verdict": "Verdict and effect",
   "verdict.better": "better",
   "verdict.worse": "worse",

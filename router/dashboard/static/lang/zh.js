@@ -325,6 +325,7 @@ export const zh = {
   "arm.gone": "不在当前生效的策略中",
   "arm.stopped": "自 {since} 起其会话改用对照组：{because}",
   "arm.stopped.unknown": "原因不明",
+  "because.stopped by command": "由命令停止",
   "verdict": "结论与效果",
   "verdict.better": "更好",
   "verdict.worse": "更差",

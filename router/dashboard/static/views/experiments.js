@@ -39,22 +39,22 @@ const effectWords = ({ goal, ratio, low, high }) => [ratio, low, high].every(isK
 const State = ({ live, isOffline }) => {
   if (!live) return html`<span class="note">${t(isOffline ? "not-live" : "arm.gone")}</span>`;
   const { state, weight, control, stopped_since, stopped_because } = live;
-  return html`
+  return html`<div>
     <div class="row wrap"><${Badge} tone=${{ stopped: "bad", running: "good" }[state] || "plain"}>${said("state", state)}<//>
       ${control && html`<${Badge}>${t("arm.control")}<//>`}
       <span class="note num">${t("weight")} ${decimal(weight, Number.isInteger(weight) ? 0 : 2)}</span></div>
-    ${state === "stopped" && html`<p class="note stopped">${t("arm.stopped", { since: shortMoment(stopped_since), because: stopped_because || t("arm.stopped.unknown") })}</p>`}`;
+    ${state === "stopped" && html`<p class="note stopped">${t("arm.stopped", { since: shortMoment(stopped_since), because: stopped_because ? said("because", stopped_because) : t("arm.stopped.unknown") })}</p>`}</div>`;
 };
 
 const Verdict = ({ live }) => {
   if (!live) return "–";
   const { effect, verdict, shadow, requests, sessions } = live;
-  return html`
+  return html`<div>
     ${verdict && html`
       <div class="row wrap"><${Badge} tone=${VERDICT_TONES[verdict] || "plain"}>${said("verdict", verdict)}<//>
         <span class="num" title=${t("effect.title")}>${effectWords(effect)}</span></div>`}
     ${shadow && html`<p class="note num">${t("effect.shadow", { pairs: count(shadow.pairs) })} ${effectWords(shadow)}</p>`}
-    <p class="note num">${t("experiments.all-time", { requests: count(requests), sessions: decimal(sessions, Number.isInteger(sessions) ? 0 : 1) })}</p>`;
+    <p class="note num">${t("experiments.all-time", { requests: count(requests), sessions: decimal(sessions, Number.isInteger(sessions) ? 0 : 1) })}</p></div>`;
 };
 
 const Experiment = ({ name, arms }) => {
