@@ -189,7 +189,8 @@ def test_lost_records_of_all_workers_are_told(pool: Pool, tmp_path: Path) -> Non
                 break
             for _ in range(20):
                 assert where(ask(product)) in ("a", "b")
-        assert api(product, "meta")["log"]["dropped"] == lost() > 0
+        assert lost()
+        await_true(lambda: api(product, "meta")["log"]["dropped"] == lost(), "those of all workers")
 
 
 def test_experiments_are_told_as_the_router_finds_them(tmp_path: Path) -> None:
