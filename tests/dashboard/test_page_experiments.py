@@ -12,6 +12,7 @@ from playwright.async_api import Locator, Page, expect
 from tests.dashboard.test_page_people import AXE, PHONE, RULES, STRAY
 from tests.dashboard.test_page_views import settled
 from tests.support import trying
+from tests.support.logs import await_true
 from tests.support.product import Product
 from tests.support.rawclient import exchange, request_bytes
 from tests.support.script import chat_ok, pause
@@ -34,7 +35,12 @@ def played(product: Product) -> dict[str, dict[str, Any]]:
         list(threads.map(lambda n: trying.ask(product, f"s-{n}"), range(_REQUESTS)))
     stop = request_bytes("POST", "/router/experiments/pace/stop?arm=same")
     assert exchange(product.port, stop).status == 200
-    product.wait_records(_REQUESTS)
+
+    def read() -> int:
+        rows = product.get("/dashboard/api/experiments")["rows"]
+        return sum(row["requests"] for row in rows)
+
+    await_true(lambda: read() == _REQUESTS, "all of the log is read")
     return trying.arms(product)
 
 
