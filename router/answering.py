@@ -20,8 +20,9 @@ from router import bridge, collect, health, refusals, relay, rescue, sse, wire
 from router.bridge import Bridge
 from router.chat import Endpoint
 from router.errors import BackendError
+from router.message import AnswerHead
 from router.tally import Tally
-from router.wire import AnswerHead, Piece
+from router.wire import Piece
 
 if TYPE_CHECKING:
     from router.exchange import Exchange
@@ -45,19 +46,21 @@ class Answering:
     is_early = False  # the reply began before the backend had said anything
     first_token_at: float | None = None
     _is_mid_stream = False
-    _passage: relay.Stream | relay.Whole | None = None
     _frames = False
     _held_head = b""
     _refused: list[bytes] | None = None  # an error body being gathered
     _answer: AnswerHead | None = None
-    _gathering: collect.Gathered | collect.Collector | None = None  # of a whole answer
     _bridge: Bridge | None = None
     _seen: tuple[int, int, int] | None = None  # how far the stream was when last looked at
     _quiet_since = 0.0
+    __deletable__ = ("_exchange",)  # for mypyc, see `let_go`
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.tally = Tally()
+        # mypyc sets no union in the class.
+        self._passage: relay.Stream | relay.Whole | None = None
+        self._gathering: collect.Gathered | collect.Collector | None = None  # of a whole answer
 
     def let_go(self) -> None:
         """The exchange is over and recorded. Each holding the other, both would stay until the

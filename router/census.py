@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 import structlog
 
-from router import __version__, exposition, telemetry
+from router import __version__, counted, exposition
 from router.boards import Board, Pinned
 from router.catalogue import METRICS, OPEN, Labels
-from router.telemetry import HIDDEN_S, Counted, Metrics
+from router.counted import Counted
+from router.telemetry import HIDDEN_S, Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -196,7 +197,7 @@ class Census:
     def counted(self) -> Counted:
         """What all have counted."""
         everyone = list(self.everyone())
-        whole = telemetry.merged(snapshot.counted for snapshot in everyone)
+        whole = counted.merged(snapshot.counted for snapshot in everyone)
         return self._whole(whole, _reports(everyone))
 
     def live(self) -> Live:
@@ -228,16 +229,16 @@ class Census:
             whole.take(snapshot.counted)  # this worker's as the others know it, before it goes on
             reports += _reports([snapshot])
             yield ""
-        counted = self._whole(whole, reports)
+        told = self._whole(whole, reports)
         gauges = gauges_of(reports)
         for name, metric in METRICS.items():
             match metric.kind:
                 case "counter":
-                    yield from exposition.pieces(metric, counted.counters[name])
+                    yield from exposition.pieces(metric, told.counters[name])
                 case "gauge":
                     yield from exposition.pieces(metric, gauges[name])
                 case "histogram":
-                    yield from exposition.pieces(metric, counted.histograms[name])
+                    yield from exposition.pieces(metric, told.histograms[name])
 
 
 def _reports(everyone: Sequence[Snapshot]) -> list[Report]:

@@ -28,13 +28,13 @@ from router.errors import (
     Overloaded,
     RouterError,
 )
-from router.pipeline import Order, Pipeline
-from router.ports import AnswerListener, Attempt, Bodies, Lookup, Reply, Tracer
+from router.message import AnswerHead
+from router.pipeline import Pipeline
+from router.ports import AnswerListener, Attempt, Bodies, Lookup, Order, Reply, Tracer
 from router.record import Record
 from router.said import Said
 from router.tracing import Journey, Trace
 from router.verdict import Slot, Told, Verdict, check_fits, decide_for, is_virtual
-from router.wire import AnswerHead
 
 log = structlog.get_logger(__name__)
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from router import lesson
 from router.classify import features, grams
-from router.classify.learned import FORMAT, MOST_WORDS, Line, Weights, key_text
+from router.classify.learned import key_text
+from router.classify.weights import FORMAT, MOST_WORDS, Line, Weights
 from router.classify.words import Words
 from router.lesson import Answer
 from router.policy import Policy

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from router import wire
+from router.message import Header
 
 _NEVER_FORWARDED = wire.HOP_BY_HOP | {
     b"host",
@@ -45,13 +46,13 @@ def request_start(path: bytes, host: bytes) -> bytes:
     return b"POST %b HTTP/1.1\r\nhost: %b\r\nx-request-id: " % (path, host)
 
 
-def forwarded(header: wire.Header) -> bytes:
+def forwarded(header: Header) -> bytes:
     """A client's header line for the backend; nothing where it is not for it."""
     return _forwarded_line(header) if len(header[1]) < 128 else _forwarded_line.__wrapped__(header)
 
 
 @lru_cache(maxsize=1024)
-def _forwarded_line(header: wire.Header) -> bytes:
+def _forwarded_line(header: Header) -> bytes:
     name, value = header
     if name in _NEVER_FORWARDED or name.startswith(_NEVER_FORWARDED_PREFIXES):
         return b""
@@ -59,7 +60,7 @@ def _forwarded_line(header: wire.Header) -> bytes:
 
 
 @lru_cache(maxsize=512)
-def returned(header: wire.Header) -> bytes:
+def returned(header: Header) -> bytes:
     """A backend's header line for the client; nothing where it is not for it."""
     name, value = header
     return b"" if name in _NEVER_RETURNED else name + b": " + value

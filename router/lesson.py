@@ -14,14 +14,17 @@ import msgspec
 
 from router import policy as policies
 from router import tomlfile
-from router.classify.learned import Weights
+from router.classify.weights import Weights
 from router.policy import Policy, PolicyFile
 
 #: code whose change would give other weights for the same examples
 _CODE = (
     "fit.py",
     "chat.py",
-    *(f"classify/{name}.py" for name in ("features", "grams", "han", "learned", "words")),
+    *(
+        f"classify/{name}.py"
+        for name in ("features", "grams", "han", "learned", "weights", "words")
+    ),
 )
 
 

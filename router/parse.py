@@ -18,36 +18,13 @@ import msgspec
 
 from router import history, params, splice
 from router.chat import ChatRequest, Endpoint, Sent, Session, Turn, sampled
+from router.envelope import Item, Message, items_in, messages_in, parts_in, text_in, value_in
 from router.errors import InvalidJson, InvalidValue
 
 Values = Mapping[str, msgspec.Raw]
 #: header names in lower case → value
 Headers = Mapping[bytes, bytes]
 
-
-class _Message(msgspec.Struct, gc=False):
-    role: str
-    content: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Item(msgspec.Struct, gc=False):
-    """A `/v1/responses` input item: a message, or something without a role."""
-
-    role: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"null")
-    type: str | None = None
-
-
-class _Part(msgspec.Struct, gc=False):
-    type: str = ""
-    text: str | None = None
-
-
-_messages = msgspec.json.Decoder(list[_Message]).decode
-_items = msgspec.json.Decoder(list[_Item]).decode
-_parts = msgspec.json.Decoder(list[_Part]).decode
-_text = msgspec.json.Decoder(str).decode
-_any = msgspec.json.Decoder().decode
 
 _TEXT_PARTS = frozenset({"text", "input_text"})
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
@@ -154,7 +131,7 @@ def _optional_text(values: Values, name: str) -> str:
     if raw is None:
         return ""
     try:
-        return _text(raw)
+        return text_in(raw)
     except msgspec.DecodeError:
         if bytes(raw) == b"null":
             return ""
@@ -177,7 +154,7 @@ def _wants_usage(values: Values) -> bool:
     raw = values.get("stream_options")
     if raw is None:
         return False
-    options = _any(raw)
+    options = value_in(raw)
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
@@ -193,7 +170,7 @@ def _conversation(values: Values, has: set[str]) -> tuple[*_Said, list[int]]:
     if raw is None:
         raise InvalidValue("messages is missing: a list of messages.", param="messages")
     try:
-        messages = _messages(raw)
+        messages = messages_in(raw)
     except msgspec.DecodeError as error:
         raise _bad_field("messages", error) from None
     if not messages:
@@ -225,7 +202,7 @@ def _conversation(values: Values, has: set[str]) -> tuple[*_Said, list[int]]:
 
 
 def _earlier(
-    messages: Sequence[_Message] | Sequence[_Item], users: Sequence[int]
+    messages: Sequence[Message] | Sequence[Item], users: Sequence[int]
 ) -> tuple[Turn, ...]:
     """What the user wrote before, the newest first. What cannot be read is the backend's matter."""
     found = []
@@ -236,7 +213,7 @@ def _earlier(
     return tuple(found)
 
 
-def _opening(messages: Sequence[_Message], roles: Sequence[str]) -> _Opening:
+def _opening(messages: Sequence[Message], roles: Sequence[str]) -> _Opening:
     first_user = roles.index("user")
     system = [m.content for m in messages[:first_user] if m.role in ("system", "developer")]
     return (*system, messages[first_user].content)
@@ -246,14 +223,14 @@ def _content(raw: msgspec.Raw, index: int, has: set[str], where: str = "messages
     """The text a user wrote: a string, text parts joined, or nothing for null."""
     opening = _opens_with(raw)
     if opening == b'"':
-        return _text(raw)
+        return text_in(raw)
     if opening == b"n":
         return ""
     field = f"{where}[{index}].content"
     if opening != b"[":
         raise InvalidValue(f"{field} must be a string, a list of parts, or null.", param=field)
     try:
-        parts = _parts(raw)
+        parts = parts_in(raw)
     except msgspec.DecodeError as error:
         raise _bad_field(field, error) from None
     if not _IMAGE_PARTS.isdisjoint(part.type for part in parts):
@@ -266,9 +243,9 @@ def _responses_input(values: Values, has: set[str]) -> _Said:
     if raw is None or _opens_with(raw) == b"n":
         return "", (), 0, ()
     if _opens_with(raw) == b'"':
-        return _text(raw), (), 1, (raw,)
+        return text_in(raw), (), 1, (raw,)
     try:
-        items = _items(raw)
+        items = items_in(raw)
     except msgspec.DecodeError as error:
         raise _bad_field("input", error) from None
     if items and items[-1].type == "function_call_output":
@@ -285,7 +262,7 @@ def _prompt(values: Values) -> tuple[str, int, _Opening]:
     raw = values.get("prompt")
     if raw is None:
         return "", 0, ()
-    prompt = _any(raw)
+    prompt = value_in(raw)
     if isinstance(prompt, list):
         prompt = next((entry for entry in reversed(prompt) if isinstance(entry, str)), "")
     return (prompt, 1, (raw,)) if isinstance(prompt, str) and prompt else ("", 0, ())
@@ -297,7 +274,7 @@ def _shape(values: Values, text: str, has: set[str]) -> None:
         has.add("code")
     if _SHAPING.isdisjoint(values):
         return
-    for name in _SHAPING & values.keys():
+    for name in _SHAPING.intersection(values):
         raw = bytes(values[name])
         if not _NOTHING.fullmatch(raw) and (kind := _asks_for(name, raw)):
             has.add(kind)
@@ -311,9 +288,9 @@ def _asks_for(name: str, raw: bytes) -> str | None:
         case "tool_choice":
             return "forced_tool" if raw[:1] == b"{" or raw == b'"required"' else None
         case "response_format":
-            return "json_schema" if _is_schema(_any(raw)) else None
+            return "json_schema" if _is_schema(value_in(raw)) else None
         case "text":  # the place of a response format on /v1/responses
-            asked = _any(raw)
+            asked = value_in(raw)
             shape = asked.get("format") if isinstance(asked, dict) else None
             return "json_schema" if _is_schema(shape) else None
         case "n":
@@ -352,7 +329,7 @@ def _client_params(signature: tuple[tuple[str, bytes], ...]) -> Mapping[str, Sen
     """The parameters among these members."""
     found: dict[str, list[tuple[str, Any]]] = {}
     for name, raw in signature:
-        value = _any(raw)
+        value = value_in(raw)
         spelled = [(name, value)]
         if isinstance(value, dict):
             spelled += [(f"{name}.{key}", inner) for key, inner in value.items()]
@@ -383,7 +360,7 @@ def _session(headers: Headers, values: Values, opening: _Opening) -> Session | N
             return found
     for key in _SESSION_KEYS if not _SESSION_KEY_SET.isdisjoint(values) else ():
         if (raw := values.get(key)) is not None:
-            given = _any(raw)
+            given = value_in(raw)
             if key == "metadata":
                 given = given.get("session_id") if isinstance(given, dict) else None
             if isinstance(given, (str, int)) and not isinstance(given, bool):

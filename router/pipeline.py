@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 
-from router import heads, wire
+from router import heads
 from router.affinity import MemoryAffinity
-from router.chat import Endpoint
 from router.errors import RouterError
 from router.health import USUAL, Rules
 from router.ports import (
@@ -45,15 +43,6 @@ _SETTLED_TOGETHER = 64
 #: how much one request counts in the mean of their lengths
 _MEMORY = 0.1
 _LATEST_S = 30
-
-
-class Order(msgspec.Struct, frozen=True):
-    """A request as the edge hands it over."""
-
-    http: wire.Request
-    endpoint: Endpoint
-    path: bytes  # as the backend wants it, with its query
-    key: str | None  # the client's name, where clients have keys
 
 
 class Pipeline:

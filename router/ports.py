@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from router.body import Spoken
+from router.chat import Endpoint
 from router.config import Backend
+from router.message import AnswerHead, Request
 from router.prefix import Turn
 from router.record import Record
 from router.tracing import Journey, Trace
-from router.wire import AnswerHead, Piece
+from router.wire import Piece
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A request as the edge hands it over."""
+
+    http: Request
+    endpoint: Endpoint
+    path: bytes  # as the backend wants it, with its query
+    key: str | None  # the client's name, where clients have keys
 
 
 class AnswerListener(Protocol):

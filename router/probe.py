@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from router.message import AnswerHead
 from router.ports import Upstream
-from router.wire import AnswerHead, Piece
+from router.wire import Piece
 
 _BODY_LIMIT = 1 << 20
 

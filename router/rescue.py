@@ -13,8 +13,9 @@ import orjson
 
 from router import relay, sse
 from router.bridge import Bridge, choices_in, document_in, says_something
+from router.message import AnswerHead
 from router.tally import Tally
-from router.wire import AnswerHead, Piece
+from router.wire import Piece
 
 #: counts of usage that add up; of the prompt, which is the same, the first is told
 _ADDED = ("completion_tokens", "total_tokens")
@@ -149,12 +150,11 @@ class Joint:
             return
         prompt, cached = tally.input_tokens, tally.cached_tokens
         thought = tally.reasoning_tokens
-        before, tally.output_tokens = tally.output_tokens, None
-        tally.read(data)
-        if tally.output_tokens is None:
-            tally.output_tokens = before
-        else:
-            tally.output_tokens += self._tokens or 0
+        before = tally.output_tokens
+        frame = tally.read(data)
+        if frame is not None and frame.usage is not None:
+            made = tally.output_tokens
+            tally.output_tokens = before if made is None else made + (self._tokens or 0)
         tally.input_tokens, tally.cached_tokens = prompt, cached
         tally.reasoning_tokens = thought
 

@@ -85,12 +85,18 @@ def _reason(error: Exception) -> str:
     return "it is nested too deep." if isinstance(error, RecursionError) else f"{error}."
 
 
-class Patch(msgspec.Struct, frozen=True):
+class Patch:
     """Edits worked out for objects with the same member names, to be applied many times."""
 
-    replaced: tuple[tuple[str, bytes], ...]
-    removed: frozenset[str]
-    suffix: bytes  # the new members, each with the comma before it
+    __slots__ = ("removed", "replaced", "suffix")
+
+    def __init__(
+        self, replaced: tuple[tuple[str, bytes], ...], removed: frozenset[str], suffix: bytes
+    ) -> None:
+        """`suffix`: the new members, each with the comma before it."""
+        self.replaced = replaced
+        self.removed = removed
+        self.suffix = suffix
 
     def apply(self, raw: bytes, spans: Spans) -> bytes:
         """The object with the edits made; every byte outside the edited members stays."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router import refusals
+from router.frames import Frame, Usage, frame_in
 
 if TYPE_CHECKING:
     from router.said import Said
@@ -26,53 +27,6 @@ ENDS: Mapping[str, str] = {
     "max_length": "length",
     "tool_use": "tool_calls",
 }
-
-
-class _Delta(msgspec.Struct, gc=False):
-    content: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    tool_calls: Any = None
-
-
-class _Choice(msgspec.Struct, gc=False):
-    delta: _Delta | None = None
-    message: _Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class _Details(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-
-
-class _Response(msgspec.Struct, gc=False):
-    usage: _Usage | None = None
-    status: str | None = None
-
-
-class Frame(msgspec.Struct, gc=False):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: msgspec.Raw = msgspec.Raw(b"null")
-    type: str | None = None
-    delta: Any = None  # /v1/responses: the text itself
-    response: _Response | None = None
-
-
-_frame = msgspec.json.Decoder(Frame).decode
 
 
 class Tally:
@@ -94,7 +48,7 @@ class Tally:
     def read(self, data: bytes) -> Frame | None:
         """Count one JSON document; None where it is none of ours."""
         try:
-            frame = _frame(data)
+            frame = frame_in(data)
         except (msgspec.DecodeError, RecursionError):
             return None
         for choice in frame.choices or ():
@@ -147,7 +101,7 @@ class Tally:
             self._read_usage(frame.response.usage)
             self.finish_reason = frame.response.status
 
-    def _read_usage(self, usage: _Usage) -> None:
+    def _read_usage(self, usage: Usage) -> None:
         sent, made = usage.prompt_tokens, usage.completion_tokens
         self.input_tokens = usage.input_tokens if sent is None else sent
         self.output_tokens = usage.output_tokens if made is None else made

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from router import lesson
-from router.classify.learned import FORMAT, Weights
+from router.classify.weights import FORMAT, Weights
 from router.files import write_whole
 from router.lesson import Answer
 from router.policy import Policy

@@ -21,6 +21,7 @@ import structlog
 from router import wire
 from router.config import Backend
 from router.errors import BackendError, BackendRefused, BackendTimeout
+from router.message import AnswerHead
 from router.ports import AnswerListener
 
 log = structlog.get_logger(__name__)
@@ -130,8 +131,7 @@ class _Attempt:
     is_over = False
     _connection: _Connection | None = None
     _buffer = b""
-    _head: wire.AnswerHead | None = None
-    _body: wire.Body | None = None
+    _head: AnswerHead | None = None
     _is_paused = False
     _started_at = 0.0
 
@@ -146,6 +146,7 @@ class _Attempt:
     ) -> None:
         self._upstream = upstream
         self._request: tuple[bytes, bytes] | None = (head, body)
+        self._body: wire.Body | None = None  # mypyc sets no union in the class
         self._method = method
         self.listener = listener
         if timeout_s is None:
@@ -213,7 +214,7 @@ class _Attempt:
         self.listener.on_head(head, has_more=bool(buffer))
         return buffer
 
-    def _is_whole(self, head: wire.AnswerHead, rest: bytes) -> bool:
+    def _is_whole(self, head: AnswerHead, rest: bytes) -> bool:
         """Whether all of a body of known length came along with its head."""
         return (
             len(rest) > 0
@@ -238,7 +239,7 @@ class _Attempt:
     def _release(self, *, keep: bool) -> None:
         """The answer is whole: the connection is free for the next request."""
         connection = self._end()
-        head = cast(wire.AnswerHead, self._head)
+        head = cast(AnswerHead, self._head)
         if connection is None:
             return
         if keep and head.keep_alive:

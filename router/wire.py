@@ -15,17 +15,15 @@ from __future__ import annotations
 import re
 from collections import deque
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import httptools
-import msgspec
 
 from router.errors import BadRequestHead, HeadTooLarge, RouterError, TooLarge
-
-Header = tuple[bytes, bytes]
+from router.message import AnswerHead, Header, Request
 
 #: hop-by-hop (RFC 9110 §7.6.1) and what belongs to our own connection only
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final[frozenset[bytes]] = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -38,18 +36,6 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-
-
-class Request(msgspec.Struct):
-    """One request off the wire; header names in lower case."""
-
-    method: bytes
-    target: bytes
-    headers: list[Header]
-    fields: dict[bytes, bytes]  # the last of each name
-    is_http10: bool
-    keep_alive: bool
-    body: bytes
 
 
 #: separators and the rest of the request line, which no limit is meant for
@@ -325,15 +311,6 @@ def _plain_header(line: bytes) -> Header | None:
 
 def _head_too_large(limit: int) -> HeadTooLarge:
     return HeadTooLarge(f"The request's head is over {limit >> 10} KiB.")
-
-
-class AnswerHead(msgspec.Struct):
-    """The head of an answer; header names in lower case."""
-
-    status: int
-    headers: list[Header]
-    fields: dict[bytes, bytes]
-    keep_alive: bool
 
 
 class BadAnswer(Exception):

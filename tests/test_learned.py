@@ -23,7 +23,8 @@ from router import fit
 from router.chat import Classification
 from router.classify import Classifier, features, grams
 from router.classify.han import SIMPLIFIED, TRADITIONAL
-from router.classify.learned import FORMAT, Learned, Line, Weights, familiarity, key_text, sigmoid
+from router.classify.learned import Learned, familiarity, key_text
+from router.classify.weights import FORMAT, Line, Weights, sigmoid
 from tests.support import taught
 from tests.support.taught import EXAMPLES, policy_of, said
 

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from router.catalogue import CONVENTIONS, METRICS, PREFIX
+from router.counted import REJECTIONS
 from router.record import Record
-from router.telemetry import REJECTIONS, Metrics
+from router.telemetry import Metrics
 from tests.support.product import ROOT
 
 DASHBOARD = ROOT / "docker" / "grafana" / "scenario-router.json"

@@ -452,6 +452,13 @@ def by_express(
     return out, passage.tally, taken
 
 
+def held(tally: Tally) -> dict[str, object]:
+    """All that a tally holds, whether or not its class is compiled."""
+    names = [name for name in dir(tally) if not name.startswith("_")]
+    values = {name: getattr(tally, name) for name in names}
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
 @given(frames=answers(), again=st.integers(1, 40), cuts=st.booleans(), adds=st.booleans())
 def test_by_express_the_client_and_the_record_get_the_same(
     frames: list[bytes], again: int, cuts: bool, adds: bool
@@ -465,7 +472,7 @@ def test_by_express_the_client_and_the_record_get_the_same(
     plain = Stream(Tally(), cuts_usage=cuts, adds_done=adds)
     wanted = b"".join(plain.pass_on(data, body.feed(data), True) for data in pieces)
     assert entity_of(out) == entity_of(wanted)
-    assert vars(tally) == vars(plain.tally)
+    assert held(tally) == held(plain.tally)
     assert taken >= again
 
 

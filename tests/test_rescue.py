@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from router import sse, wire
 from router.bridge import MODES, Bridge
+from router.message import AnswerHead
 from router.relay import Stream
 from router.rescue import Joint, SecondTry, added, joined
 from router.tally import Tally
-from router.wire import AnswerHead, Piece
+from router.wire import Piece
 from tests.support.strategies import cut, cut_points, json_values
 from tests.support.thoughts import CLOSE, OPEN, chunk, encoded, said_whole, whole
 from tests.support.thoughts import joined as heard

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from router import app as apps
 from router import fit, lesson, policy, trained
-from router.classify.learned import FORMAT, Weights
+from router.classify.weights import FORMAT, Weights
 from router.policy import Policy
 from router.tomlfile import FileFault
 from tests.support import taught

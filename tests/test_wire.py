@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from router import wire
 from router.errors import BadRequestHead, HeadTooLarge, RouterError, TooLarge
-from router.wire import BadAnswer, ChunkedBody, LengthBody, Request, RequestReader, UntilCloseBody
+from router.message import Request
+from router.wire import BadAnswer, ChunkedBody, LengthBody, RequestReader, UntilCloseBody
 from tests.support.strategies import cut, cut_points
 
 HEAD_LIMIT, BODY_LIMIT = 1024, 1000

@@ -11,54 +11,21 @@ added up at once: a fifth of the time of a loop over columns.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from itertools import repeat
-from math import exp, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 import msgspec
 
 from router.classify import grams
+from router.classify.weights import Weights
 
-#: changes whenever `Weights` does
-FORMAT = 1
-#: words for thinking that count; more say no more
-MOST_WORDS = 3
 _OFFSET = 1 << 15
 #: keys that nearly every text has: its two ends and its shape
 _COMMON_KEYS = 8
 #: known keys beyond those from which a text is judged in full
 _WELL_KNOWN = 6
 _JOINT = "\t"  # no key has one inside
-
-
-class Line(msgspec.Struct, frozen=True):
-    """Log-odds as a straight line over a score."""
-
-    slope: float
-    offset: float
-    words: float = 0.0  # what each of the policy's own words for it adds
-
-    def probability(self, score: float, words: int = 0) -> float:
-        return sigmoid(self.slope * score + self.offset + self.words * min(words, MOST_WORDS))
-
-
-class Weights(msgspec.Struct, frozen=True):
-    """A fitted classifier, as it is kept. Columns: the scenarios, follow-up, thinking."""
-
-    format: int
-    scenarios: tuple[str, ...]
-    keys: tuple[str, ...]  # the parts of a pair joined by a tab
-    rows: bytes  # int16, little endian, one row a key
-    unit: float  # what one step of a weight is worth
-    constant: tuple[float, ...]  # a column's score of a text without known keys
-    slope: float  # score → log-odds between scenarios
-    offsets: tuple[float, ...]  # by scenario
-    follows: Line | None
-    thinks: Line | None
-    think_from: float  # the likelihood from which thinking is switched on
-    abstain_below: float  # a guess less likely than this is none
-    measured: Mapping[str, float]  # on examples left out in turn
 
 
 class Reading(NamedTuple):
@@ -122,7 +89,3 @@ def familiarity(known: int) -> float:
 def key_text(key: grams.Key) -> str:
     """A key as `Weights` keeps it."""
     return key if isinstance(key, str) else _JOINT.join(key)
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + exp(-x)) if x > -700 else 0.0

@@ -27,7 +27,9 @@ from router.errors import (
     UnsupportedCoding,
 )
 from router.exchange import Exchange
-from router.pipeline import Order, Pipeline
+from router.message import Request
+from router.pipeline import Pipeline
+from router.ports import Order
 from router.server.plain import OPERATORS, Page
 
 #: path, without /v1 → what it asks for. What is not classified passes as it came.
@@ -215,7 +217,7 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------ one request
 
-    def _answer_expectation(self, head: wire.Request) -> None:
+    def _answer_expectation(self, head: Request) -> None:
         """`Expect: 100-continue`: say yes before the body, or the error instead of it."""
         self._has_continued = True
         if head.fields.get(b"expect", b"").lower() != b"100-continue":
@@ -227,7 +229,7 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write(_CONTINUE)
 
-    def _serve(self, request: wire.Request) -> None:
+    def _serve(self, request: Request) -> None:
         self._is_busy = True
         self._has_continued = False
         self._keep_alive = request.keep_alive
@@ -249,7 +251,7 @@ class Connection(asyncio.Protocol):
         self._hub.pipeline.active.add(exchange)
         exchange.start()
 
-    def _serve_page(self, request: wire.Request) -> None:
+    def _serve_page(self, request: Request) -> None:
         path = request.target.partition(b"?")[0]
         if not path.startswith(OPERATORS):
             self._write_page(request)
@@ -258,7 +260,7 @@ class Connection(asyncio.Protocol):
         else:
             self._hub.load_pages(lambda pages: self._lend(request, pages))
 
-    def _write_page(self, request: wire.Request) -> None:
+    def _write_page(self, request: Request) -> None:
         page = self._hub.plain(
             request.method.decode("latin-1"),
             request.target.decode("latin-1"),
@@ -269,7 +271,7 @@ class Connection(asyncio.Protocol):
         else:
             self._send_page(request, page)
 
-    def _gather(self, request: wire.Request, page: Page, done: list[bytes]) -> None:
+    def _gather(self, request: Request, page: Page, done: list[bytes]) -> None:
         """Make one more piece of a page; between two of them others have their turn."""
         assert page.pieces is not None
         if self._transport.is_closing():
@@ -286,7 +288,7 @@ class Connection(asyncio.Protocol):
         done.append(piece.encode())
         self._hub.loop.call_soon(self._gather, request, page, done)
 
-    def _send_page(self, request: wire.Request, page: Page) -> None:
+    def _send_page(self, request: Request, page: Page) -> None:
         pipeline = self._hub.pipeline
         lines = [
             f"HTTP/1.1 {page.status} {_REASONS.get(page.status, '')}",
@@ -302,7 +304,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(head if request.method == b"HEAD" else head + page.body)
         self.finish(keep=True)
 
-    def _lend(self, request: wire.Request, pages: Pages) -> None:
+    def _lend(self, request: Request, pages: Pages) -> None:
         """Have aiohttp serve one request on this connection."""
         if self._transport.is_closing():
             return
@@ -363,7 +365,7 @@ class Connection(asyncio.Protocol):
         self._refuse(found[0] if found is not None else "http", head, fault, keep=False)
 
     def _refuse(
-        self, endpoint: str, request: wire.Request | None, fault: RouterError, *, keep: bool
+        self, endpoint: str, request: Request | None, fault: RouterError, *, keep: bool
     ) -> None:
         """Answer and record a request whose journey does not begin."""
         pipeline = self._hub.pipeline
@@ -444,7 +446,7 @@ class Hub:
     def connection(self) -> Connection:
         return Connection(self)
 
-    def key_of(self, request: wire.Request) -> str | None:
+    def key_of(self, request: Request) -> str | None:
         """The name of the client's key. Raises BadKey where keys are asked for."""
         if self._keys is None:
             return None
@@ -466,7 +468,7 @@ class Hub:
             connection.close_if_idle()
 
 
-def decompressed(request: wire.Request, limit: int) -> bytes:
+def decompressed(request: Request, limit: int) -> bytes:
     """A request body without its Content-Encoding, never more than `limit` bytes."""
     coding = request.fields[b"content-encoding"].lower().strip()
     if coding in (b"", b"identity"):
@@ -498,7 +500,7 @@ def _raw_deflate(body: bytes, limit: int) -> bytes:
         raise BadRequestHead("The compressed body cannot be read.") from None
 
 
-def _as_bytes(request: wire.Request) -> bytes:
+def _as_bytes(request: Request) -> bytes:
     """A request as one clean message for aiohttp: its body whole, its framing plain."""
     skipped = wire.HOP_BY_HOP | {b"content-length", b"expect"}
     lines = [b"%b %b HTTP/1.1" % (request.method, request.target)]

@@ -15,7 +15,8 @@ import tomli_w
 from router import fit, policy
 from router.chat import ChatRequest, Classification
 from router.classify import Classifier, Recall
-from router.classify.learned import Learned, Weights
+from router.classify.learned import Learned
+from router.classify.weights import Weights
 from router.policy import Policy
 from tests.support.journey import asked
 
