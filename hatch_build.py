@@ -88,7 +88,7 @@ def compiled(root: Path, modules: list[str], folder: Path) -> list[Path]:
 
 
 def _path(folder: Path, module: str) -> str:
-    path = Path(*module.split("."))
+    path = Path(PACKAGE, *module.split("."))
     is_package = (folder / path).is_dir()
     return str(path / "__init__.py" if is_package else path.with_suffix(".py"))
 

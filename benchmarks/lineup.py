@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import string
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,26 @@ class Peer:
         return paths
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Where a router's code comes from."""
+
+    python: Sequence[str]
+
+    def compiled(self) -> int:
+        """How many of its modules are compiled."""
+        asked = "from router import compiled; print(len(compiled.modules()))"
+        told = subprocess.run(
+            (*self.python, "-c", asked), cwd=REPOSITORY, capture_output=True, check=True
+        )
+        return int(told.stdout)
+
+
+#: -P: what is installed, although we stand beside the sources
+INSTALLED = Build((sys.executable, "-P"))
+SOURCES = Build((sys.executable,))
+
+
 def direct(mock_port: int, folder: Path) -> Peer:
     return Peer(name="direct", about="straight to the mock", port=mock_port, folder=folder)
 
@@ -89,22 +110,41 @@ def naive_aiohttp(mock_port: int, folder: Path) -> Peer:
 
 
 def router(mock_port: int, folder: Path) -> Peer:
-    return _router(
-        "router", "one worker: classification, rewriting and log", mock_port, folder, headers={}
-    )
-
-
-def router_off(mock_port: int, folder: Path) -> Peer:
-    return _router(
-        "router_off",
-        "one worker, requests say x-router-policy: off",
-        mock_port,
-        folder,
-        headers={"x-router-policy": "off"},
-    )
+    return _shipped("router", INSTALLED, mock_port, folder)
 
 
 def router_words(mock_port: int, folder: Path) -> Peer:
+    return _words("router_words", INSTALLED, mock_port, folder)
+
+
+def router_off(mock_port: int, folder: Path) -> Peer:
+    return _off("router_off", INSTALLED, mock_port, folder)
+
+
+def router_pure(mock_port: int, folder: Path) -> Peer:
+    return _shipped("router_pure", SOURCES, mock_port, folder)
+
+
+def router_words_pure(mock_port: int, folder: Path) -> Peer:
+    return _words("router_words_pure", SOURCES, mock_port, folder)
+
+
+def router_off_pure(mock_port: int, folder: Path) -> Peer:
+    return _off("router_off_pure", SOURCES, mock_port, folder)
+
+
+def _shipped(name: str, build: Build, mock_port: int, folder: Path) -> Peer:
+    about = "one worker: classification, rewriting and log"
+    return _router(name, build, about, mock_port, folder, headers={})
+
+
+def _off(name: str, build: Build, mock_port: int, folder: Path) -> Peer:
+    about = "one worker, requests say x-router-policy: off"
+    headers = {"x-router-policy": "off"}
+    return _router(name, build, about, mock_port, folder, headers=headers)
+
+
+def _words(name: str, build: Build, mock_port: int, folder: Path) -> Peer:
     """The shipped policy without its examples: told apart by words and shapes alone."""
     policy = folder / "words.toml"
     lines = POLICY.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -114,11 +154,12 @@ def router_words(mock_port: int, folder: Path) -> Peer:
         "".join(line for line in kept if not line.startswith("examples_files")), encoding="utf-8"
     )
     about = "one worker, words and shapes alone: a policy without examples"
-    return _router("router_words", about, mock_port, folder, headers={}, policy=policy)
+    return _router(name, build, about, mock_port, folder, headers={}, policy=policy)
 
 
 def _router(
     name: str,
+    build: Build,
     about: str,
     mock_port: int,
     folder: Path,
@@ -134,10 +175,10 @@ def _router(
     config.write_text(written)
     return Peer(
         name=name,
-        about=about,
+        about=f"{about}; {'compiled' if build.compiled() else 'pure Python'}",
         port=port,
         folder=folder,
-        command=(sys.executable, "-m", "router", "serve", "--config", str(config)),
+        command=(*build.python, "-m", "router", "serve", "--config", str(config)),
         headers=headers,
         client_model="auto",
     )
@@ -167,6 +208,11 @@ dir = {quoted(str(log_folder))}
 
 LINEUP: dict[str, Callable[[int, Path], Peer]] = {
     build.__name__: build
-    for build in (direct, nginx, naive_aiohttp, router, router_words, router_off)
+    for build in (
+        *(direct, nginx, naive_aiohttp),
+        *(router, router_words, router_off),
+        *(router_pure, router_words_pure, router_off_pure),
+    )
 }
+PURE = ("router_pure", "router_words_pure", "router_off_pure")
 YARDSTICKS = ("direct", "nginx")  # in every run: latencies and CPU are compared with them

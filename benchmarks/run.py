@@ -27,7 +27,7 @@ import load
 import report
 import tools
 from backend import Backend
-from lineup import LINEUP, YARDSTICKS, Peer
+from lineup import INSTALLED, LINEUP, PURE, YARDSTICKS, Peer
 from load import CASES, WARM_UP, Case, PlainCase, Target
 from processes import CPUS, Usage, free_port, peak_rss_mb, reset_peak_rss, running
 
@@ -240,9 +240,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         type=one_of(LINEUP),
-        default=list(LINEUP),
         metavar="NAMES",
-        help=f"of {','.join(LINEUP)}; {' and '.join(YARDSTICKS)} are always measured",
+        help=f"of {','.join(LINEUP)}; {' and '.join(YARDSTICKS)} are always measured; "
+        f"left out: all, {', '.join(PURE)} only where the installed router is compiled",
     )
     parser.add_argument(
         "--cases", type=one_of(CASES), default=list(CASES), metavar="NAMES", help="default: all"
@@ -253,10 +253,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write everything as JSON too")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the peers' logs")
     options = parser.parse_args(arguments)
-    options.only = [name for name in LINEUP if name in {*options.only, *YARDSTICKS}]
+    asked = options.only or usual_lineup()
+    options.only = [name for name in LINEUP if name in {*asked, *YARDSTICKS}]
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.seconds = options.seconds or (1 if options.quick else 2)
     return options
+
+
+def usual_lineup() -> list[str]:
+    """All; the sources beside the installed router only where that is another thing."""
+    return [name for name in LINEUP if name not in PURE or INSTALLED.compiled()]
 
 
 def one_of(names: Collection[str]) -> Callable[[str], list[str]]:

@@ -1,4 +1,4 @@
-"""The few members of a request's messages that deciding needs, as msgspec reads them.
+"""The few members of a request that deciding needs, as msgspec reads them.
 
 The decoders take JSON and raise msgspec.DecodeError; a content stays undecoded.
 """
@@ -26,8 +26,15 @@ class Part(msgspec.Struct, gc=False):
     text: str | None = None
 
 
+class Named(msgspec.Struct):
+    """A body of which nothing but the model is asked."""
+
+    model: str | None = None
+
+
 messages_in = msgspec.json.Decoder(list[Message]).decode
 items_in = msgspec.json.Decoder(list[Item]).decode
 parts_in = msgspec.json.Decoder(list[Part]).decode
 text_in = msgspec.json.Decoder(str).decode
 value_in = msgspec.json.Decoder().decode
+named_in = msgspec.json.Decoder(Named).decode

@@ -98,6 +98,12 @@ class Patch:
         self.removed = removed
         self.suffix = suffix
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Patch) and self._parts() == other._parts()
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.replaced, self.removed, self.suffix
+
     def apply(self, raw: bytes, spans: Spans) -> bytes:
         """The object with the edits made; every byte outside the edited members stays."""
         if self.removed:

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from router import splice
+from router.envelope import named_in
 from router.errors import ClientError
 from router.verdict import Live, is_virtual
 
@@ -38,13 +39,6 @@ def with_model(body: bytes, model: str | None, live: Live) -> bytes:
 def model_of(body: bytes) -> str:
     """The model that a body names; nothing where it names none."""
     try:
-        return _decode(body).model or ""
+        return named_in(body).model or ""
     except msgspec.DecodeError:
         return ""
-
-
-class _ModelOnly(msgspec.Struct):
-    model: str | None = None
-
-
-_decode = msgspec.json.Decoder(_ModelOnly).decode

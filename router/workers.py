@@ -151,7 +151,7 @@ class Workers:
         pid = self._fork(port, ready, place)
         running[pid] = place
         if self._is_stopping:  # told so while it was not yet known
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGTERM)  # type: ignore[unreachable]  # a signal sets it
 
     def _fork(self, port: int, ready: int, place: Place) -> int:
         pid = os.fork()

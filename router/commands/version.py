@@ -1,4 +1,4 @@
-"""`version`: ours and those of the libraries that carry the request path."""
+"""`version`: ours, how it was built, and those of the libraries that carry the request path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import platform
 from importlib import metadata
 
-from router import __version__
+from router import __version__, compiled
 
 _LIBRARIES = ("aiohttp", "httptools", "msgspec", "orjson", "pydantic", "uvloop")
 
@@ -16,8 +16,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     """No options of its own."""
 
 
+def _built(modules: int) -> str:
+    return f"yes ({modules} modules)" if modules else "no"
+
+
 def run(args: argparse.Namespace) -> int:
-    found = {"scenario-router": __version__, "python": platform.python_version()}
+    found = {
+        "scenario-router": __version__,
+        "compiled": _built(len(compiled.modules())),
+        "python": platform.python_version(),
+    }
     for name in _LIBRARIES:
         try:
             found[name] = metadata.version(name)

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from router import __version__
+from router import __version__, compiled
 from router.errors import MethodNotAllowed, ModelNotFound, NotFound, RouterError
 
 if TYPE_CHECKING:
@@ -119,7 +119,13 @@ class Plain:
         )
 
     def _version(self) -> Page:
-        return _json({"version": __version__, "policy": self._app.pipeline.live.policy.hash})
+        return _json(
+            {
+                "version": __version__,
+                "compiled": len(compiled.modules()),
+                "policy": self._app.pipeline.live.policy.hash,
+            }
+        )
 
     def _metrics(self) -> Page:
         return Page(200, b"", _TEXT, pieces=self._app.census.page())
