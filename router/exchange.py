@@ -48,7 +48,8 @@ _STALE_TRIES = 2
 class Exchange:
     """One request on its way. The one mutable thing of a journey; never leaves it."""
 
-    # What most requests never set stands here once and not in every instance.
+    # What most requests never set stands here once and not in every instance. They set fewer than
+    # 30: with more, each would get a dictionary of its own, 1.5 KB.
     verdict: Verdict | None = None
     warnings: tuple[str, ...] = ()
     is_over = False
@@ -68,7 +69,6 @@ class Exchange:
     affinity = "none"
     moved_because: str | None = None
     said: Said | None = None  # what the answer says, where that is kept
-    _is_named = False  # the client has a name for its session
     _is_fresh = False  # a conversation begins, and is known by its first words alone
     _pool = ""
     _slots: Sequence[Slot] = ()
@@ -76,8 +76,7 @@ class Exchange:
     _remembered: str | None = None  # where it was last, if not there
     _lookup: Lookup | None = None  # while that is being found out
     _candidates: Sequence[Slot] = ()
-    _body: bytes | None = None
-    _body_for: tuple[dialects.Dialect, str | None] | None = None
+    _encoded: tuple[bytes, dialects.Dialect, str | None] | None = None  # body; for whom
     _attempt: Attempt | None = None
     asked_at = 0.0  # when the first backend was asked; the clock of healths
     _tried_at = 0.0  # when the last one was
@@ -120,8 +119,7 @@ class Exchange:
         if known is not None:
             self.session = known.hash
             # Strangers begin with the same words, and what begins has no past to go back to.
-            self._is_named = known.is_named
-            self._is_fresh = not self._is_named and self._turns <= 1
+            self._is_fresh = not known.is_named and self._turns <= 1
         if self.session is None or self._is_fresh or len(self._slots) == 1:
             self._depart(None)
         else:
@@ -130,11 +128,19 @@ class Exchange:
     def _look_up(self, session: str) -> None:
         """Find out where the session was; whatever goes wrong with that, the request goes on."""
         try:
-            self._lookup = self.pipeline.affinity.find(self._pool, session, self._depart)
+            lookup = self.pipeline.affinity.find(self._pool, session, self._depart)
+            if lookup is not None:
+                self._lookup = lookup
         except Exception:
             log.exception("session not looked up", request_id=self.request_id)
             if not self.attempts and not self.is_over:
                 self._depart(None)
+
+    @property
+    def _has_named_session(self) -> bool:
+        """Whether the client has a name for its session; headers are all that can name one."""
+        session = self.verdict.request.session if self.verdict is not None else None
+        return self.verdict is None or (session is not None and session.is_named)
 
     @property
     def _turns(self) -> int:
@@ -142,8 +148,10 @@ class Exchange:
 
     def _depart(self, remembered: str | None) -> None:
         """Ask, or wait in line; `remembered` is where the session was, if not at home."""
-        self._lookup = None
-        self._remembered = remembered
+        if self._lookup is not None:
+            self._lookup = None
+        if remembered is not None:
+            self._remembered = remembered
         busy = self._leave()
         if busy is not None and not self.pipeline.wait(self):
             busy.retry_after_s = self.pipeline.retry_after_s()
@@ -294,19 +302,19 @@ class Exchange:
 
     def _bytes_for(self, slot: Slot) -> bytes:
         """The request as this backend wants it, encoded once per dialect and model."""
-        wanted = (slot.dialect, slot.model)
-        if self._body is None or self._body_for != wanted:
-            verdict = self.verdict
-            if verdict is None:
-                self._body = untouched.with_model(self.order.http.body, slot.model, self.live)
-            else:
-                request = verdict.request
-                check_fits(request, slot.dialect.context)
-                self.told = told = verdict.told(slot.dialect, slot.model or "")
-                self._body = told.patch.apply(request.raw, request.spans)
-                self.warnings = told.warnings
-            self._body_for = wanted
-        return self._body
+        encoded, verdict = self._encoded, self.verdict
+        if encoded is not None and encoded[1] == slot.dialect and encoded[2] == slot.model:
+            return encoded[0]
+        if verdict is None:
+            body = untouched.with_model(self.order.http.body, slot.model, self.live)
+        else:
+            request = verdict.request
+            check_fits(request, slot.dialect.context)
+            self.told = told = verdict.told(slot.dialect, slot.model or "")
+            body = told.patch.apply(request.raw, request.spans)
+            self.warnings = told.warnings
+        self._encoded = body, slot.dialect, slot.model
+        return body
 
     def _head_for(self, slot: Slot, length: int) -> bytes:
         http = self.order.http
@@ -356,7 +364,7 @@ class Exchange:
 
     def forget_body(self) -> None:
         """It has arrived, so nobody will need it again."""
-        self._body = None
+        self._encoded = None
 
     def stop_backend(self) -> None:
         """Nothing more is wanted of it."""
@@ -463,7 +471,7 @@ class Exchange:
         # All routers find a home by themselves. A session that its client has a name for is told
         # of all the same: then it stays where it is when a backend is added, and its turns are
         # known for hits by routers that have not seen it.
-        is_untold = is_home and not (store.is_shared and self._is_named)
+        is_untold = is_home and not (store.is_shared and self._has_named_session)
         try:
             store.served(self._pool, session, slot.name, is_home=is_untold)
         except Exception:

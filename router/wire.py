@@ -13,7 +13,6 @@ decoded, so that whole chunks can be passed on as they are.
 from __future__ import annotations
 
 import re
-from collections import deque
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -74,8 +73,9 @@ class RequestReader:
     def __init__(self, *, head_limit: int, body_limit: int) -> None:
         self._head_limit = head_limit
         self._body_limit = body_limit
-        self._parser = httptools.HttpRequestParser(self)
-        self.ready: deque[Request] = deque()
+        #: made when it is needed, which for most connections is never
+        self._parser: httptools.HttpRequestParser | None = None
+        self.ready: list[Request] = []  # few at a time; a deque's first block is 600 bytes
         self.head: Request | None = None
         self._head_size = 0
         self._seam = b""  # the last bytes of an unfinished head
@@ -170,8 +170,11 @@ class RequestReader:
 
     def _parse(self, data: bytes) -> bytes:
         """Give bytes to llhttp; those that it did not take."""
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = httptools.HttpRequestParser(self)
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
             self._read_on_without_upgrade()
             return data[stopped.args[0] :]
@@ -198,7 +201,7 @@ class RequestReader:
         if b"close" in (token.strip() for token in tokens):
             lines.append(b"connection: close")
         self.head, self._is_upgrade = None, False
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = None
         version = b"1.0" if head.is_http10 else b"1.1"
         first = b"%b %b HTTP/%b" % (head.method, head.target, version)
         self._parse(b"\r\n".join([first, *lines, b"", b""]))
@@ -229,6 +232,7 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         parser, fields = self._parser, self._fields
+        assert parser is not None
         version = parser.get_http_version()
         self._is_upgrade = parser.should_upgrade()
         self._head_size, self._seam = 0, b""

@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
                 self._is_paused = True
         elif self._reader.ready:
-            self._serve(self._reader.ready.popleft())
+            self._serve(self._reader.ready.pop(0))
         elif self._reader.head is not None and not self._has_continued:
             self._answer_expectation(self._reader.head)
 
@@ -347,7 +347,7 @@ class Connection(asyncio.Protocol):
 
     def _serve_next(self) -> None:
         if not self._transport.is_closing():
-            self._serve(self._reader.ready.popleft())
+            self._serve(self._reader.ready.pop(0))
 
     def abort(self) -> None:
         self._exchange = None
