@@ -29,8 +29,8 @@ endif
 # in a copy of the tree without the sources, so that what is imported is what was built.
 COMPILED = $(VENV)/compiled
 HEADER = 'import sysconfig as s; print(s.get_path("include") + "/Python.h")'
-TREE = benchmarks docker docs policies tests .pre-commit-hooks.yaml CHANGELOG.md Makefile \
-	README.md config.toml pyproject.toml
+TREE = benchmarks docker docs policies tests $(wildcard *.lock *.md *.toml *.py) Makefile \
+	.dockerignore .gitignore .pre-commit-hooks.yaml
 # Those that `make test` has time for.
 ON_THE_PATH = $(addprefix tests/test_,compiled.py wire.py relay.py relay_thought.py rescue.py \
 	sse.py parse.py splice.py classify.py learned.py endpoints.py errors_raw.py)

@@ -14,8 +14,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-VENDOR = ROOT / "router" / "dashboard" / "static" / "vendor"
+import router
+
+VENDOR = Path(router.__file__).parent / "dashboard" / "static" / "vendor"
 HERE = Path(__file__).parent
 
 VERSIONS = {
