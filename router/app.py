@@ -63,6 +63,8 @@ log = structlog.get_logger(__name__)
 _SWEEP_S = 0.25
 #: how long ended requests wait at most to be recorded together
 _RECORD_PAUSE_S = 0.1
+#: glibc's mallopt: how many heaps there are
+_M_ARENA_MAX = -8
 
 
 @dataclass(frozen=True, slots=True)
@@ -615,6 +617,7 @@ async def serve(
 
     `beside` is awaited while serving, with an event that is set when it must end.
     """
+    _share_one_heap()
     app = App(config, config_path, labels=labels, read=read, fallback=fallback, place=place)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -635,6 +638,12 @@ async def serve(
         companion.cancel()
         await asyncio.gather(companion, return_exceptions=True)
     await app.close()
+
+
+def _share_one_heap() -> None:
+    """Threads only write files here; glibc would give each a heap, a megabyte for nothing."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _settle_memory() -> None:
