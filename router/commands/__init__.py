@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -59,7 +60,10 @@ def run(arguments: Sequence[str]) -> int:
     wanted = next((word for word in arguments if word in VERBS), "")
     args = parser(wanted).parse_args(arguments)
     try:
-        return int(_module(args.verb).run(args))
+        code = int(_module(args.verb).run(args))
+        sys.stdout.flush()  # here, where a reader that has left can still be caught
     except BrokenPipeError:
-        sys.stderr.close()
+        # What is left to write goes nowhere, else it would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    return code
