@@ -193,6 +193,37 @@ class Reader:
             ask(self._port, "now")
 
 
+#: as a dashboard goes about it, in share of a processor and in what it lets go first
+_STRANGER = """
+import os, time
+os.nice(10)
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+memory = bytes(1 << 20)
+while True:
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        sum(memory[::64])
+    time.sleep(0.9)
+"""
+
+
+class Stranger:
+    """Somebody else's work beside the router: what a tenth of a processor costs by itself.
+
+    With the load's own processes on the same few processors, any work moves a p99.
+    """
+
+    answers = 0
+
+    def __enter__(self) -> Stranger:
+        self._process = subprocess.Popen([sys.executable, "-c", _STRANGER])
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
 def measure_router(logs: Path, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """p99 with and without a reader, in turns; what is compared stands next to each other."""
     cells: list[dict[str, Any]] = []
@@ -233,7 +264,8 @@ def measure_cell(
     before = Usage.now(pid, bench.backend.pid)
     answers = 0
     if is_read:
-        with Reader(target.port, options.pause) as reader:
+        beside = Stranger() if options.stranger else Reader(target.port, options.pause)
+        with beside as reader:
             seen: Traffic = bench.load(target, CASES[name], options.seconds)
             answers = reader.answers
     else:
@@ -298,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{machine}; {options.records:,} records; load at the start {os.getloadavg()[0]:.1f}")
     result: dict[str, Any] = {"machine": machine, "records": options.records, "logs": []}
     try:
-        for name, hours in (("day", 24.0), ("hour", 0.9)):
+        for name, hours in (("day", 24.0), ("hour", 0.9))[: 1 if options.stranger else 2]:
             logs = folder / name
             size = records.write(logs, options.records, hours=hours)
             print(f"\n{name}: {size / 2**20:.0f} MiB, {len(list(logs.iterdir()))} files")
@@ -333,7 +365,7 @@ def show_log(told: dict[str, Any]) -> None:
 
 
 def show_router(told: dict[str, Any]) -> None:
-    print("\nthe router, with somebody at its dashboard over without")
+    print("\nthe router, with somebody beside it over without")
     for row in told["ratios"]:
         print(
             f"  {row['load']:10} {row['figure']:11} {row['without']:9.2f} -> {row['with']:9.2f}  "
@@ -351,6 +383,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=run.within(1, 60), default=5, help="of one load")
     parser.add_argument(
         "--pause", type=float, default=1.0, help="between two views that are asked for, seconds"
+    )
+    parser.add_argument(
+        "--stranger", action="store_true", help="in the reader's place work that is none of ours"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write everything as JSON too")
     return parser.parse_args(arguments)
