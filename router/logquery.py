@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from router.record import SCHEMA, Record
-from router.recordfiles import Skipped
+from router.record import Record
+from router.recordfiles import Skipped, read_as
 
 FIELDS = Record.__struct_fields__
 #: no fault of anybody's: answered, or no longer wanted
@@ -83,19 +83,9 @@ def rows(lines: Iterable[bytes], choice: Choice, skipped: Skipped) -> Iterator[t
     """The records that are meant, with their lines; what is no record is counted."""
     fits = choice.fits
     for line in lines:
-        if not line.strip():
-            continue
-        try:
-            row = _decode(line)
-        except msgspec.ValidationError:
-            skipped.foreign += 1
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            skipped.torn += 1
-        else:
-            if row.schema != SCHEMA or not row.ts:
-                skipped.foreign += 1
-            elif fits(row):
-                yield row, line
+        row = read_as(_decode, line, skipped)
+        if row is not None and fits(row):
+            yield row, line
 
 
 # --- sums -----------------------------------------------------------------------------------------

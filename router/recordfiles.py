@@ -21,11 +21,11 @@ import os
 import re
 import zlib
 from calendar import timegm
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import gmtime, strftime, strptime
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -67,6 +67,16 @@ class Segment:
     def name(self) -> str:
         """What it is called, packed or not."""
         return name_of(self.kind, self.hour, self.part)
+
+
+class _Dated(Protocol):
+    """A record, or what was read of one."""
+
+    schema: int
+    ts: str
+
+
+R = TypeVar("R", bound=_Dated)
 
 
 @dataclass(slots=True)
@@ -224,10 +234,15 @@ _decode = msgspec.json.Decoder(Record).decode
 
 def read(line: bytes, skipped: Skipped) -> Record | None:
     """One line's record; None, and counted, where it is none that we know. Blank ones are not."""
+    return read_as(_decode, line, skipped)
+
+
+def read_as(decode: Callable[[bytes], R], line: bytes, skipped: Skipped) -> R | None:
+    """Likewise by a decoder of one's own, of as much of a record as one asks about."""
     if not line.strip():
         return None
     try:
-        record = _decode(line)
+        record = decode(line)
     except msgspec.ValidationError:
         skipped.foreign += 1
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.clients.demo import await_fact
 from tests.support.product import Product
 from tests.support.rawclient import RawConnection, RawReply, exchange, request_bytes
 from tests.support.script import chat_ok, reply_json
@@ -42,14 +42,6 @@ def backend() -> Iterator[ScriptedBackend]:
 
 def post(product: Product, path: str) -> RawReply:
     return exchange(product.port, request_bytes("POST", path))
-
-
-def await_fact(fact: Callable[[], Any], within_s: float = 10.0) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (found := fact()):
-        assert time.monotonic() < deadline, "not so within the time"
-        time.sleep(0.05)
-    return found
 
 
 def traffic_until(product: Product, is_over: Callable[[], bool], within_s: float = 60.0) -> int:

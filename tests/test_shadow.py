@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from router import logquery
 from router.recordfiles import Skipped
+from tests.clients.demo import await_fact
 from tests.support.product import Product
 from tests.support.rawclient import exchange, request_bytes
 from tests.support.script import Step, chat_ok, delta, reply_json, stream_head
@@ -32,14 +32,6 @@ def backend() -> Iterator[ScriptedBackend]:
     rules = answering(chat_ok("one two three four"))
     with ScriptedBackend([chat_ok("one two")], rules=rules) as running:
         yield running
-
-
-def await_fact(fact: Callable[[], Any], within_s: float = 10.0) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (found := fact()):
-        assert time.monotonic() < deadline, "not so within the time"
-        time.sleep(0.05)
-    return found
 
 
 def shadows(product: Product) -> list[dict[str, Any]]:
@@ -64,7 +56,7 @@ def test_each_request_is_repeated_in_the_other_arm_and_counts_for_nothing(
             for number in range(6)
         ]
         told = [exchange(product.port, one).header("x-router-experiment") for one in raw]
-        found = await_fact(lambda: len(s := shadows(product)) == 6 and s)
+        found = await_fact(lambda: s if len(s := shadows(product)) == 6 else [])
 
         assert (
             {f"pace/{record['arm']}" for record in found}

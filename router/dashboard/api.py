@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -322,15 +322,18 @@ def _scenarios(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str
     return {"rows": queries.scenarios(store, asked)}
 
 
+def _page(query: MultiMapping[str], sorts: Sequence[str]) -> dict[str, Any]:
+    """Which rows of a list are asked for, in which order. Raises ClientError."""
+    return {
+        "sort": filters.one_of(query, "sort", sorts),
+        "order": filters.one_of(query, "order", ("desc", "asc")),
+        "limit": filters.whole(query, "limit", 50, 1, _PAGE_ROWS),
+        "offset": filters.whole(query, "offset", 0, 0, _FAR),
+    }
+
+
 def _sessions(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
-    return queries.sessions(
-        store,
-        asked,
-        sort=filters.one_of(query, "sort", queries.SESSION_SORTS),
-        order=filters.one_of(query, "order", ("desc", "asc")),
-        limit=filters.whole(query, "limit", 50, 1, _PAGE_ROWS),
-        offset=filters.whole(query, "offset", 0, 0, _FAR),
-    )
+    return queries.sessions(store, asked, **_page(query, queries.SESSION_SORTS))
 
 
 def _experiments(
@@ -376,14 +379,7 @@ def _arm_now(written: Mapping[str, Any], arm: Mapping[str, Any]) -> dict[str, An
 
 
 def _requests(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
-    return queries.requests(
-        store,
-        asked,
-        sort=filters.one_of(query, "sort", queries.REQUEST_SORTS),
-        order=filters.one_of(query, "order", ("desc", "asc")),
-        limit=filters.whole(query, "limit", 50, 1, _PAGE_ROWS),
-        offset=filters.whole(query, "offset", 0, 0, _FAR),
-    )
+    return queries.requests(store, asked, **_page(query, queries.REQUEST_SORTS))
 
 
 def _backends(

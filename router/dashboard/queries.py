@@ -84,10 +84,6 @@ def stamp(moment: datetime | None) -> str | None:
     return moment.replace(tzinfo=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def epoch(moment: datetime) -> float:
-    return moment.replace(tzinfo=UTC).timestamp()
-
-
 def known(rows: Rows) -> dict[str, Any]:
     """What there is to choose from, over the whole log."""
     found = rows.query(

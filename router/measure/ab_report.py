@@ -10,7 +10,7 @@ import msgspec
 
 from router import htmlpage
 from router.measure import bench_report, judging, plots
-from router.measure.asking import Sample
+from router.measure.asking import Sample, without_texts
 from router.measure.comparing import Finding
 from router.measure.judging import Pair
 from router.measure.statistics import Verdict
@@ -55,10 +55,7 @@ class AB(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def document(ab: AB, samples: Sequence[Sample]) -> dict[str, Any]:
-    rows = [msgspec.to_builtins(sample) for sample in samples]
-    for row in rows:
-        row["answer_chars"], row["thought_chars"] = len(row.pop("text")), len(row.pop("thought"))
-    return {**msgspec.to_builtins(ab), "samples": rows}
+    return {**msgspec.to_builtins(ab), "samples": without_texts(samples)}
 
 
 def lines(ab: AB) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import httpx
@@ -77,6 +77,14 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         return self.is_ok and not self.text.strip() and self.finish != "tool_calls"
+
+
+def without_texts(samples: Iterable[Sample]) -> list[dict[str, Any]]:
+    """Each as a mapping for `--json`, with the length of a text in its place."""
+    rows = [msgspec.to_builtins(sample) for sample in samples]
+    for row in rows:
+        row["answer_chars"], row["thought_chars"] = len(row.pop("text")), len(row.pop("thought"))
+    return rows
 
 
 class _Got:

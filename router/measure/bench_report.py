@@ -10,7 +10,7 @@ import msgspec
 
 from router import htmlpage
 from router.measure import plots, summary
-from router.measure.asking import Sample
+from router.measure.asking import Sample, without_texts
 from router.measure.summary import Added, Saving, Spread, Summary
 
 _NAMES = {
@@ -42,10 +42,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
 
 def document(bench: Bench, samples: Sequence[Sample]) -> dict[str, Any]:
     """For `--json`: the figures, and each request without its texts."""
-    rows = [msgspec.to_builtins(sample) for sample in samples]
-    for row in rows:
-        row["answer_chars"], row["thought_chars"] = len(row.pop("text")), len(row.pop("thought"))
-    return {**msgspec.to_builtins(bench), "samples": rows}
+    return {**msgspec.to_builtins(bench), "samples": without_texts(samples)}
 
 
 def lines(bench: Bench) -> Iterator[str]:
