@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-
 from router import collector, redisurl, tomlfile
+from router.tables import Field, Table, field_validator, model_validator
 from router.tomlfile import FileFault, Mistake
 
 ENV_PREFIX = "SCENARIO_ROUTER_"
@@ -31,11 +30,15 @@ KvCacheFloat = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5
 KvCacheBlock = Literal["q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Unsaid(str):
+    """A default that matters for nobody having said it."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return handler(str)
 
 
-class Server(_Table):
+class Server(Table):
     """The edge."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
@@ -80,10 +83,10 @@ class Server(_Table):
         return value
 
 
-class PolicySource(_Table):
+class PolicySource(Table):
     """Which policy is in force and which model names lead to it."""
 
-    file: str = Field(default="policies/default.toml", description="The policy.")
+    file: str = Field(default=Unsaid("policies/default.toml"), description="The policy.")
     watch: bool = Field(default=True, description="Take changes of the file without a restart.")
     settle_ms: int = Field(
         default=200, ge=0, description="A change is read once the file was still this long, ms."
@@ -97,7 +100,7 @@ class PolicySource(_Table):
     )
 
 
-class EngineOptions(_Table):
+class EngineOptions(Table):
     """How a launched engine is to run, in words that are no engine's own.
 
     What is left out is the engine's own business, or ours where the small models that we
@@ -166,7 +169,7 @@ class EngineOptions(_Table):
     @property
     def asked(self) -> dict[str, Any]:
         """The options that are set, by name, of those that an engine itself has to honour."""
-        fields = [name for name in EngineOptions.model_fields if name != "replicas"]
+        fields = [name for name in EngineOptions.names() if name != "replicas"]
         return {name: value for name in fields if (value := getattr(self, name)) not in (None, ())}
 
 
@@ -189,7 +192,7 @@ class Launch(EngineOptions):
         return self
 
 
-class Backend(_Table):
+class Backend(Table):
     """One upstream server."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$", description="For logs.")
@@ -279,7 +282,7 @@ class Backend(_Table):
         return urlsplit(self.url).port or (443 if self.is_tls else 80)
 
 
-class Health(_Table):
+class Health(Table):
     """Active checks, GET /health of each backend, and what becomes of its requests."""
 
     interval_s: float = Field(default=2, gt=0, description="Between two checks, seconds.")
@@ -314,7 +317,7 @@ class Health(_Table):
     )
 
 
-class Retry(_Table):
+class Retry(Table):
     """Asking another backend, as long as the client has had no byte."""
 
     attempts: int = Field(default=2, ge=0, le=10, description="Further ones; 0: never.")
@@ -324,14 +327,14 @@ class Retry(_Table):
     least: float = Field(default=3, ge=0, description="Retries a second beside that share.")
 
 
-class Limits(_Table):
+class Limits(Table):
     """What happens when every backend of a pool has all the requests that it takes."""
 
     queue: int = Field(default=256, ge=0, description="Requests that may wait; more get 429.")
     queue_timeout_s: float = Field(default=30, gt=0, description="Longest wait, seconds; then 429.")
 
 
-class Affinity(_Table):
+class Affinity(Table):
     """Where sessions that are not at their home are remembered."""
 
     store: Literal["memory", "redis"] = Field(
@@ -361,7 +364,7 @@ class Affinity(_Table):
     )
 
 
-class Auth(_Table):
+class Auth(Table):
     """Who may ask. Nothing set: everybody, and the start says so."""
 
     keys_env: str | None = Field(
@@ -369,7 +372,7 @@ class Auth(_Table):
     )
 
 
-class Log(_Table):
+class Log(Table):
     """One JSON line a request, in hourly files that all workers append to."""
 
     dir: str = Field(default="logs", description="Folder; made when missing.")
@@ -406,7 +409,7 @@ class Log(_Table):
     )
 
 
-class Telemetry(_Table):
+class Telemetry(Table):
     """Traces and metrics to an OpenTelemetry collector; needs the extra `otlp`."""
 
     otlp_endpoint: str | None = Field(
@@ -431,7 +434,7 @@ class Telemetry(_Table):
     )
 
 
-class Config(_Table):
+class Config(Table):
     """A whole deployment."""
 
     server: Server = Server()
@@ -518,7 +521,7 @@ def policy_path(path: Path, config: Config) -> Path:
     """Where the policy is; the one that was installed with us where none is named or there."""
     found = beside(path, config.policy.file)
     ours = Path(__file__).with_name("default_policy.toml")
-    is_left_open = "file" not in config.policy.model_fields_set
+    is_left_open = isinstance(config.policy.file, Unsaid)
     return ours if is_left_open and not found.exists() and ours.exists() else found
 
 

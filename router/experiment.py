@@ -10,17 +10,15 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+import msgspec
+
+from router.tables import Field, Table, field_validator, model_validator
 
 #: tables of an arm, by the same names as a scenario's
 TABLES = ("preset", "direct", "thinking")
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Arm(_Table):
+class Arm(Table):
     """One way to answer: what it does otherwise than the scenario's own preset."""
 
     weight: float = Field(
@@ -44,7 +42,7 @@ class Arm(_Table):
         return not (self.preset or self.direct or self.thinking)
 
 
-class Rails(_Table):
+class Rails(Table):
     """How much worse than control an arm may be; one that surely is more is stopped."""
 
     error_rate: float | None = Field(
@@ -84,7 +82,7 @@ class Rails(_Table):
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class Shadow(_Table):
+class Shadow(Table):
     """Repeating finished requests with another arm's preset, while the backend is idle."""
 
     share: float = Field(
@@ -92,7 +90,7 @@ class Shadow(_Table):
     )
 
 
-class Experiment(_Table):
+class Experiment(Table):
     """Two or more presets side by side on real requests."""
 
     title: str = Field(default="", description="For people.")
@@ -145,5 +143,6 @@ class Experiment(_Table):
 
         Its title and whether it runs do not count, nor what is only told about it.
         """
-        told = self.model_dump_json(exclude={"title", "state", "goal", "margin", "shadow"})
-        return hashlib.sha256(told.encode()).hexdigest()[:12]
+        untold = frozenset({"title", "state", "goal", "margin", "shadow"})
+        told = msgspec.json.encode(self.model_dump(exclude=untold))
+        return hashlib.sha256(told).hexdigest()[:12]

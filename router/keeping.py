@@ -194,13 +194,13 @@ def taken_from(told: Config, in_force: Config) -> tuple[Config, tuple[str, ...]]
     """What of a new configuration holds at once, and the settings that wait for a restart."""
     update = {}
     waiting = []
-    for table in Config.model_fields:
+    for table in Config.names():
         if table == "backends" or table in _TAKEN:
             continue
         old, new = getattr(in_force, table), getattr(told, table)
         fixed = {
             key: getattr(old, key)
-            for key in type(new).model_fields
+            for key in type(new).names()
             if f"{table}.{key}" not in _TAKEN and getattr(old, key) != getattr(new, key)
         }
         waiting += [f"{table}.{key}" for key in fixed]

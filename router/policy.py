@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import re2
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from router import tomlfile
 from router.experiment import TABLES, Arm, Experiment
 from router.params import PARAMS, Param, is_number, is_sayable
+from router.tables import Field, Table, field_validator, model_validator
 from router.tomlfile import FileFault
 
 SCHEMA = 1
@@ -27,11 +27,7 @@ RULE_WORDS = ("fill", "force", "cap", "floor", "strip")
 _ID = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}$")
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Range(_Table):
+class Range(Table):
     """Inclusive bounds; either may be left out."""
 
     min: int | None = Field(default=None, ge=0, description="At least this many.")
@@ -47,7 +43,7 @@ class Range(_Table):
         return (self.min is None or count >= self.min) and (self.max is None or count <= self.max)
 
 
-class Structure(_Table):
+class Structure(Table):
     """Conditions on a request's shape; those given must all hold."""
 
     turns: Range | None = Field(default=None, description="User turns, the present one included.")
@@ -67,6 +63,26 @@ class Structure(_Table):
     @property
     def says_something(self) -> bool:
         return bool(self.turns or self.chars or self.has or self.lang)
+
+
+def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not entry.strip().strip("* \t") for entry in value):
+        raise ValueError("holds an empty entry, which would match everything")
+    return value
+
+
+def _linear_time(value: tuple[str, ...]) -> tuple[str, ...]:
+    options = re2.Options()
+    options.log_errors = False
+    options.case_sensitive = False  # as it will be matched
+    for pattern in value:
+        try:
+            re2.compile(pattern, options)
+        except re2.error as error:
+            text = error.args[0] if error.args else ""
+            reason = text.decode() if isinstance(text, bytes) else str(text)
+            raise ValueError(f"{pattern!r} is no RE2 expression: {_told(reason)}") from None
+    return value
 
 
 class Match(Structure):
@@ -95,27 +111,8 @@ class Match(Structure):
         "the turns before them or that nothing speaks for.",
     )
 
-    @field_validator("keywords", "patterns")
-    @classmethod
-    def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not entry.strip().strip("* \t") for entry in value):
-            raise ValueError("holds an empty entry, which would match everything")
-        return value
-
-    @field_validator("patterns")
-    @classmethod
-    def _linear_time(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        options = re2.Options()
-        options.log_errors = False
-        options.case_sensitive = False  # as it will be matched
-        for pattern in value:
-            try:
-                re2.compile(pattern, options)
-            except re2.error as error:
-                text = error.args[0] if error.args else ""
-                reason = text.decode() if isinstance(text, bytes) else str(text)
-                raise ValueError(f"{pattern!r} is no RE2 expression: {_told(reason)}") from None
-        return value
+    _are_filled = field_validator("keywords", "patterns")(_not_empty)
+    _are_linear = field_validator("patterns")(_linear_time)
 
 
 #: what engines with backtracking have and RE2 leaves out, by what RE2 says of it
@@ -139,7 +136,7 @@ def _told(reason: str) -> str:
     return f"{name} needs backtracking, RE2 matches in linear time and has none ({reason})"
 
 
-class Words(_Table):
+class Words(Table):
     """Words that call for thinking where a preset says `thinking = "auto"`."""
 
     keywords: tuple[str, ...] = Field(default=(), description="As in a scenario's match.")
@@ -149,11 +146,11 @@ class Words(_Table):
         description="What they add, in log-odds; left out: what the examples make of them.",
     )
 
-    _not_empty = field_validator("keywords", "patterns")(Match._not_empty.__func__)  # type: ignore[attr-defined]
-    _linear_time = field_validator("patterns")(Match._linear_time.__func__)  # type: ignore[attr-defined]
+    _are_filled = field_validator("keywords", "patterns")(_not_empty)
+    _are_linear = field_validator("patterns")(_linear_time)
 
 
-class Examples(_Table):
+class Examples(Table):
     """Prompts that the classifier learns one scenario from."""
 
     direct: tuple[str, ...] = Field(
@@ -164,7 +161,7 @@ class Examples(_Table):
     )
 
 
-class Conversation(_Table):
+class Conversation(Table):
     """How a turn is told that only the turns before it explain."""
 
     follow_ups: tuple[str, ...] = Field(
@@ -172,7 +169,7 @@ class Conversation(_Table):
     )
 
 
-class ExamplesFile(_Table):
+class ExamplesFile(Table):
     """A file that holds nothing but prompts to learn from."""
 
     examples: Mapping[str, Examples] = Field(
@@ -181,7 +178,7 @@ class ExamplesFile(_Table):
     conversation: Conversation = Conversation()
 
 
-class PolicyTest(_Table):
+class PolicyTest(Table):
     """A prompt and what must become of it; the policy is not taken where it does not."""
 
     prompt: str = Field(description="The last turn's text.")
@@ -194,7 +191,7 @@ class PolicyTest(_Table):
     )
 
 
-class Guard(_Table):
+class Guard(Table):
     """What a preset must never break; each can be switched off."""
 
     tools: bool = Field(
@@ -213,7 +210,7 @@ class Guard(_Table):
     )
 
 
-class Scenario(_Table):
+class Scenario(Table):
     """One kind of job."""
 
     title: str = Field(default="", description="For people; the id is what headers carry.")
@@ -231,14 +228,14 @@ class Scenario(_Table):
     guard: Guard = Guard()
 
 
-class Defaults(_Table):
+class Defaults(Table):
     """Rules under every preset; a bare value fills."""
 
     direct: Mapping[str, Any] = Field(default_factory=dict, description="Thinking off.")
     thinking: Mapping[str, Any] = Field(default_factory=dict, description="Thinking on.")
 
 
-class Classify(_Table):
+class Classify(Table):
     """What evidence is worth and how much text is read."""
 
     keyword: float = Field(
@@ -250,7 +247,7 @@ class Classify(_Table):
     tail_chars: int = Field(default=1000, ge=0, description="Read from the end of a long turn.")
 
 
-class PolicyFile(_Table):
+class PolicyFile(Table):
     """A policy as written."""
 
     schema_: Literal[1] = Field(alias="schema", description="Version of this format.")
@@ -550,7 +547,7 @@ def _experiment_faults(written: PolicyFile) -> Iterator[_Fault]:
 def _rule_faults(name: str, value: Any, mode: str) -> Iterator[str]:
     param = PARAMS.get(name)
     if param is None and not name.startswith("extra."):
-        yield "Extra inputs"
+        yield tomlfile.UNKNOWN
         return
     if name == "thinking" and mode in ("direct", "thinking"):
         yield "belongs in the preset: this table is chosen by it"

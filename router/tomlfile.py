@@ -1,6 +1,6 @@
 """TOML read for people: a mistake is told with file, line, key and a hint.
 
-In: TOML text and a pydantic model. Out: the model, or a FileFault with every
+In: TOML text and the kind of table it must be. Out: the table, or a FileFault with every
 mistake found. The parser of the standard library forgets where keys were, so a
 mistake's line is looked up again in the text.
 """
@@ -13,12 +13,15 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+from router.tables import Table
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=Table)
 Key = tuple[str | int, ...]
+
+#: the message of a mistake whose key nobody knows; those that are known there follow
+UNKNOWN = "unknown key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,18 @@ def table(text: str, name: str) -> dict[str, Any]:
 
 def model(kind: type[Model], value: dict[str, Any], text: str, name: str) -> Model:
     """`value` as a `kind`, every mistake located in `text`."""
+    from pydantic import ValidationError  # where nothing is checked, it is not loaded
+
     try:
         return kind.model_validate(value)
     except ValidationError as error:
         mistakes = [
-            mistake(text, tuple(fault["loc"]), fault["msg"], known=_known(kind, fault["loc"]))
+            mistake(
+                text,
+                tuple(fault["loc"]),
+                UNKNOWN if fault["type"] == "unexpected_keyword_argument" else fault["msg"],
+                known=_known(kind, fault["loc"]),
+            )
             for fault in error.errors()
         ]
         raise FileFault(name, mistakes) from None
@@ -90,8 +100,8 @@ def model(kind: type[Model], value: dict[str, Any], text: str, name: str) -> Mod
 
 def mistake(text: str, key: Key, message: str, known: Sequence[str] = ()) -> Mistake:
     """A mistake at `key`, with its line and, for an unknown name, the likely right one."""
-    if message.startswith("Extra inputs"):
-        message = "unknown key" + suggestion(str(key[-1]), known)
+    if message == UNKNOWN:
+        message += suggestion(str(key[-1]), known)
     return Mistake(dotted(key), line_of(text, key), message.removeprefix("Value error, "))
 
 
@@ -106,25 +116,22 @@ def dotted(key: Key) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
 
 
-def _known(kind: type[BaseModel], key: Key) -> list[str]:
+def _known(kind: type[Table], key: Key) -> list[str]:
     """The names allowed where `key`'s last part stands."""
-    here: Any = kind
+    here = kind
     for part in key[:-1]:
-        if isinstance(part, int):
-            continue
-        field = getattr(here, "model_fields", {}).get(part)
-        inner = _inner_model(field.annotation) if field else None
+        name = here.names().get(str(part))
+        inner = _inner_table(get_type_hints(here)[name]) if name else None
         if inner is not None:
             here = inner
-    fields = getattr(here, "model_fields", {})
-    return [field.alias or name for name, field in fields.items()]
+    return list(here.names())
 
 
-def _inner_model(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _inner_table(annotation: Any) -> type[Table] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Table):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
-        if (found := _inner_model(argument)) is not None:
+        if (found := _inner_table(argument)) is not None:
             return found
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -528,8 +527,9 @@ def test_changed_policies_are_as_if_they_had_been_written_so() -> None:
         suggestion.with_keywords(taken, [("faq", "invoice"), ("chat", "hello")]), [new]
     ).file
 
-    table = json.loads(taken.file.model_dump_json(by_alias=True))
-    table["scenarios"]["faq"]["match"]["keywords"].append("invoice")
-    table["scenarios"]["chat"]["match"]["keywords"].append("hello")
+    table = taken.file.model_dump()
+    table["schema"] = table.pop("schema_")
+    table["scenarios"]["faq"]["match"]["keywords"] += ("invoice",)
+    table["scenarios"]["chat"]["match"]["keywords"] += ("hello",)
     table["examples"]["chat"] = {"direct": ["c", "a"], "thinking": ["b"]}
     assert changed_file == PolicyFile.model_validate(table)

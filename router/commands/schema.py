@@ -31,7 +31,7 @@ def schema_of(what: str) -> dict[str, Any]:
     if what == "policy":
         from router.policy import PolicyFile
 
-        return PolicyFile.model_json_schema(by_alias=True)
+        return PolicyFile.model_json_schema()
     from router.config import Config
 
     return Config.model_json_schema()
