@@ -18,12 +18,13 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from router import bridge, refusals, sse, wire
 from router.bridge import Bridge
+from router.frames import Frame
 from router.tally import Tally
 
 #: how much of a whole (not streamed) reply is kept to read its usage
@@ -31,7 +32,11 @@ WHOLE_LIMIT = 4 << 20
 #: a frame's beginning is judged by this much; `choices` stands within it everywhere
 _JUDGED = 16 << 10
 _HAS_CHOICES = (b'"choices":[{', b'"choices": [{')
+#: events that are counted together, and texts of events that are all alike
 _COUNTED_TOGETHER = 8
+_TEXTS_TOGETHER = 32
+#: the text of a token, where it needs no escapes
+_TEXT = re.compile(rb'"(content|reasoning|reasoning_content)": ?"([^"\\]*)"')
 #: one whole chunk that holds one event of one line
 _ONE_TOKEN = re.compile(rb"([0-9A-Fa-f]{1,6})\r\n(data:[^\r\n]*\n\n)\r\n").fullmatch
 
@@ -87,7 +92,9 @@ class Stream:
         "_is_giant",
         "_rescues",
         "_sent",
+        "_shape",
         "_splitter",
+        "_texts",
         "_uncounted",
         "is_empty_handed",
         "is_stopped",
@@ -115,6 +122,8 @@ class Stream:
         self._sent = 0  # bytes of the open event that have already gone out
         self._is_giant = False  # the open event is over the limit: its bytes are not kept
         self._uncounted: list[bytes] = []  # token events that have gone out
+        self._shape: Shape | None = None  # of the one that was read last
+        self._texts: list[bytes] = []  # ... and the texts of those that were like it
         self.sample = b""  # data of the first frame with choices
         self.written = 0  # grows with whatever goes out, but for what goes by express
         self.is_empty_handed = False
@@ -133,18 +142,32 @@ class Stream:
     def express(self, data: bytes) -> bool:
         """Whether `data` is one whole chunk with one token's event, to be sent on as it is.
 
-        Only to be asked between two chunks while `is_clear`. The event is read later, eight at
+        Only to be asked between two chunks while `is_clear`. The event is read later, some at
         a time: reading it here, with the processor's caches cold, would be half of what a
-        token costs. What may have to be cut or mended is no express matter.
+        token costs. Most differ from the one before in their text alone, and of those no more is
+        read than that. What may have to be cut or mended is no express matter.
         """
+        shape = self._shape
+        if shape is not None and data.startswith(shape.start, shape.width):
+            text = shape.text_in(data)
+            if text is not None and (self._bridge is None or b"think" not in text):
+                texts = self._texts
+                texts.append(text)
+                if len(texts) >= _TEXTS_TOGETHER:
+                    self.count()
+                return True
         found = _ONE_TOKEN(data)
         if found is None:
             return False
         payload = found[2]
         if int(found[1], 16) != len(payload) or b'"usage"' in payload or b'"error"' in payload:
             return False
-        if b'finish_reason":"' in payload or (self._bridge is not None and bridge.sees(payload)):
+        if b'finish_reason":"' in payload:
             return False
+        if self._bridge is not None and bridge.sees(payload):
+            return False
+        if self._texts:
+            self.count()
         uncounted = self._uncounted
         uncounted.append(payload)
         if len(uncounted) >= _COUNTED_TOGETHER:
@@ -153,17 +176,22 @@ class Stream:
 
     def count(self) -> None:
         """Read what has gone out unread."""
+        if self._texts:
+            self.tally.count_texts(self._texts, is_thought=cast(Shape, self._shape).is_thought)
+            self._texts = []
         uncounted, self._uncounted = self._uncounted, []
         for payload in uncounted:
             data = sse.data_of(payload)
             if data == sse.DONE:
                 self.tally.has_done = True
             elif len(payload) <= sse.EVENT_LIMIT:
-                self.tally.read(data)
+                frame = self.tally.read(data)
+                if frame is not None and self.tally.said is None:
+                    self._shape = shape_of(payload, frame)
 
     def pass_on(self, data: bytes, piece: wire.Piece, frames: bool) -> bytes:
         """The bytes for the client. `frames`: the client's body is chunked."""
-        if self._uncounted:
+        if self._uncounted or self._texts:
             self.count()
         splitter = self._splitter
         is_as_it_came = self._sent == len(splitter.held)
@@ -236,6 +264,8 @@ class Stream:
             self.sample = data
         across = self._bridge
         if across is None or (across.is_settled and not bridge.sees(data)):
+            if self._shape is None and self.tally.said is None:
+                self._shape = shape_of(event.raw, frame)
             return event.raw
         turned = across.event(data)
         if across.is_over and self.tally.finish_reason is None:
@@ -268,7 +298,8 @@ class Stream:
     def progress(self) -> tuple[int, int, int]:
         """Something that changes with whatever goes out."""
         tally = self.tally
-        return self.written, tally.answer_chars + tally.reasoning_chars, len(self._uncounted)
+        unread = len(self._uncounted) + len(self._texts)
+        return self.written, tally.answer_chars + tally.reasoning_chars, unread
 
     def keep_alive(self, frames: bool, stand_in: bytes) -> bytes:
         """A frame that says nothing, for a client that counts the seconds; none inside an event.
@@ -296,6 +327,63 @@ class Stream:
         """An error frame, told apart from a half-sent event before it."""
         text = (b"\n\n" if self._sent or self._is_giant else b"") + sse.event(error)
         return _framed(text, True) if frames else text
+
+
+class Shape:
+    """A chunk with one token's event, apart from the text in it.
+
+    What is like it in all but a text that needs no escapes says another word and nothing else.
+    """
+
+    __slots__ = ("_head", "_tail", "end", "is_thought", "start", "width")
+
+    def __init__(self, before: bytes, after: bytes, *, width: int, is_thought: bool) -> None:
+        """`before` and `after` the text; the chunk's size has `width` digits."""
+        self.start = b"\r\n" + before
+        self.end = after + b"\r\n"
+        self.width = width
+        self.is_thought = is_thought
+        self._head = width + len(self.start)
+        self._tail = len(self.end)
+
+    def text_in(self, data: bytes) -> bytes | None:
+        """The text of a chunk that begins like this one; None where it is not all like it."""
+        size = len(data)
+        if size < self._head + self._tail or not data.endswith(self.end):
+            return None
+        if data[: self.width] != b"%x" % (size - self.width - 4):
+            return None
+        text = data[self._head : size - self._tail]
+        if b'"' in text or b"\\" in text or b"\n" in text or b"\r" in text:
+            return None
+        return text
+
+
+def shape_of(payload: bytes, frame: Frame) -> Shape | None:
+    """The shape of an event's chunk; None for one that is not a token of plain text alone."""
+    choices = frame.choices
+    if choices is None or len(choices) != 1 or b'"usage"' in payload or frame.type is not None:
+        return None
+    choice = choices[0]
+    delta = choice.delta
+    if delta is None or choice.message is not None or choice.text or choice.finish_reason:
+        return None
+    is_thought = delta.content is None
+    told = delta.reasoning_content if delta.reasoning is None else delta.reasoning
+    said = told if is_thought else delta.content
+    if delta.tool_calls or not isinstance(said, str) or (told is not None and not is_thought):
+        return None
+    if b'"error"' in payload or not payload.endswith(b"\n\n"):
+        return None
+    if b"\r" in payload or payload.count(b"\n") != 2 or not payload.startswith(b"data:"):
+        return None
+    found = _TEXT.findall(payload)
+    text = said.encode("utf-8", "replace")
+    if [value for _, value in found] != [text]:
+        return None
+    match = cast("re.Match[bytes]", _TEXT.search(payload))
+    before, after = payload[: match.start(2)], payload[match.end(2) :]
+    return Shape(before, after, width=len(b"%x" % len(payload)), is_thought=is_thought)
 
 
 def shown_in(sample: bytes) -> dict[str, Any]:

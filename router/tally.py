@@ -6,7 +6,7 @@ the few members that are counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -84,6 +84,14 @@ class Tally:
         if self.said is not None:
             self.said.whole(document)
             self.said = None
+
+    def count_texts(self, texts: Sequence[bytes], *, is_thought: bool) -> None:
+        """Count what was said in frames that held nothing else, as UTF-8."""
+        chars = len(b"".join(texts).decode("utf-8", "replace"))
+        if is_thought:
+            self.reasoning_chars += chars
+        else:
+            self.answer_chars += chars
 
     def _count(self, answer: Any = None, thought: Any = None) -> None:
         self.has_token = True

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router import refusals, sse, wire
-from router.relay import Stream, Whole
+from router.frames import frame_in
+from router.relay import Stream, Whole, shape_of
 from router.tally import Tally
 from tests.support.strategies import cut, cut_points
 
@@ -474,6 +475,78 @@ def test_by_express_the_client_and_the_record_get_the_same(
     assert entity_of(out) == entity_of(wanted)
     assert held(tally) == held(plain.tally)
     assert taken >= again
+
+
+#: what a token's event holds besides its text: mostly the same all along, and now and then not
+BESIDES: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [{}, {}, {}, {"created": 1}, {"logprobs": None}, {"x": '"content":"b"'}]
+)
+TEXTS = st.one_of(
+    st.sampled_from([" b", "", "ä", "好", '"', "\\", "\n", "think", '","content":"c']), st.text()
+)
+
+
+@st.composite
+def tokens(draw: st.DrawFn) -> bytes:
+    told = draw(
+        st.sampled_from(["content", "content", "content", "reasoning", "reasoning_content"])
+    )
+    part = {told: draw(TEXTS), **draw(st.sampled_from([{}, {}, {"role": "assistant"}]))}
+    choices = [{"index": 0, "delta": part, "finish_reason": None}] * draw(
+        st.sampled_from([1, 1, 2])
+    )
+    members = {"id": "c", **draw(BESIDES), "choices": choices}
+    apart = draw(st.sampled_from([(",", ":"), (", ", ": ")]))
+    is_escaped = draw(st.booleans())
+    text = json.dumps(members, ensure_ascii=is_escaped, separators=apart)
+    return sse.event(text.encode("utf-8", "surrogatepass"))
+
+
+@given(events=st.lists(tokens(), min_size=2, max_size=80))
+def test_events_that_differ_in_their_text_alone_are_counted_as_all_others(
+    events: list[bytes],
+) -> None:
+    pieces = [wire.chunk(text) for text in [delta(content="a"), *events]] + [wire.LAST_CHUNK]
+
+    out, tally, _ = by_express(pieces, cuts_usage=True, adds_done=True)
+
+    body = wire.ChunkedBody()
+    plain = Stream(Tally(), cuts_usage=True, adds_done=True)
+    wanted = b"".join(plain.pass_on(data, body.feed(data), True) for data in pieces)
+    assert entity_of(out) == entity_of(wanted)
+    assert held(tally) == held(plain.tally)
+
+
+def test_of_events_that_are_alike_no_more_is_read_than_their_text() -> None:
+    said = [f" {number % 10}" for number in range(100)]
+    raw = [delta(content=text) for text in said]
+    pieces = [wire.chunk(text) for text in raw]
+    body = wire.ChunkedBody()
+    passage = Stream(Tally(), cuts_usage=True, adds_done=True)
+    passage.pass_on(pieces[0], body.feed(pieces[0]), True)
+    shape = shape_of(raw[0], frame_in(sse.data_of(raw[0])))
+
+    assert shape is not None
+    assert [shape.text_in(piece) for piece in pieces] == [text.encode() for text in said]
+    assert all(passage.express(piece) for piece in pieces[1:])
+    passage.count()
+    assert passage.tally.answer_chars == sum(map(len, said))
+
+
+@given(data=st.data())
+def test_a_chunk_that_is_not_whole_or_not_one_is_no_express_matter(data: st.DataObject) -> None:
+    good = wire.chunk(delta(content="a text"))
+    passage = Stream(Tally(), cuts_usage=True, adds_done=True)
+    passage.pass_on(good, wire.ChunkedBody().feed(good), True)
+    at = data.draw(st.integers(0, len(good)))
+    bad = good[:at] + data.draw(st.binary(max_size=3)) + good[at + data.draw(st.integers(0, 3)) :]
+
+    if passage.express(bad):
+        body = wire.ChunkedBody()
+        piece = body.feed(bad)
+        assert piece.is_whole
+        assert len(piece.payloads) == 1
+        assert len(sse.EventSplitter().feed(piece.payloads[0])) == 1
 
 
 @pytest.mark.parametrize(
