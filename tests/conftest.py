@@ -20,8 +20,11 @@ settings.load_profile("router")
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache of our own, shared by all routers: each policy is learned from once."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each has a folder in that of the run
+        folder = folder.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SCENARIO_ROUTER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("SCENARIO_ROUTER_CACHE", str(folder / "cache"))
         yield
 
 
