@@ -22,7 +22,7 @@ import structlog
 from router import capabilities, dialects, probe, trained
 from router.config import Health
 from router.errors import BackendError
-from router.files import Signature, signature_of
+from router.files import Signature, own_environment, signature_of
 from router.ports import Upstream
 from router.verdict import Slot
 
@@ -163,7 +163,7 @@ class Acquaintances:
         log.info("backend is examined", backend=slot.name)
         process = await asyncio.create_subprocess_exec(
             *command,
-            env=trained.own_environment(),
+            env=own_environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

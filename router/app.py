@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from router import census, collector, discovery, retention, trained, trials
+from router import census, collector, discovery, reading, retention, trained, trials
 from router import config as configs
 from router import policy as policies
 from router.affinity import MemoryAffinity
@@ -32,7 +32,7 @@ from router.classify.learned import Learned
 from router.config import Backend, Config
 from router.discovery import Resolver
 from router.drains import Drains
-from router.files import signature_of
+from router.files import Signature, signature_of
 from router.fleet import Fleet, Pools, slot_of
 from router.health import Health, Rules
 from router.journal import BodyJournal, FileJournal
@@ -143,18 +143,21 @@ class App:
         labels: Mapping[str, str] | None = None,
         read: Callable[[], Config] | None = None,
         fallback: Policy | None = None,
+        taken: Signature | None = None,
         resolve: Resolver | None = None,
         place: Place | None = None,
     ) -> None:
         """`read` gives the configuration anew, as it was read before; left out: the file alone.
 
         `fallback` is in force where the policy's file is broken by now: this worker may take
-        the place of one that died. `place`: among several workers.
+        the place of one that died. `taken`: of the configuration's file, when it was read.
+        `place`: among several workers.
         """
         self.loop = asyncio.get_running_loop()
         self.started_at = time.time()
         self.metrics = Metrics(census.counts_on(place), now=self.started_at)
         self.policy_path = configs.policy_path(config_path, config)
+        self._config_taken = taken
         taken = signature_of([self.policy_path])
         policy, fault = _first_policy(self.policy_path, fallback)
         taken += signature_of(policy.beside)
@@ -218,7 +221,7 @@ class App:
         self.config_keeper = ConfigKeeper(
             config_path,
             config,
-            read or (lambda: configs.load(config_path)),
+            read or (lambda: reading.elsewhere(configs.load, config_path)),
             self._change_to,
             lambda: self.pipeline.live.policy,
             Turns(one_at_a_time),
@@ -417,13 +420,14 @@ class App:
             await self.keeper.reload()  # it may have waited for these backends
 
     async def _keep_config(self) -> None:
-        """Follow the file. At first it is read once more: it may have changed since our start.
+        """Follow the file. It may have changed since it was read for our start.
 
-        For a worker that took the place of one that died, our start is long ago.
+        For a worker that took the place of one that died, that is long ago.
         """
         path = self.config_keeper.path
         taken = signature_of([path])
-        await self._take_config()
+        if taken != self._config_taken:
+            await self._take_config()
         if self.config.policy.watch:
             settle_s = self.config.policy.settle_ms / 1e3
             await watch(lambda: (path,), taken, settle_s, self._take_config)
@@ -549,7 +553,9 @@ def _rules(config: Config) -> Rules:
 def _first_policy(path: Path, fallback: Policy | None) -> tuple[Policy, str | None]:
     """The policy to begin with, and what is wrong with the file if it is the fallback."""
     try:
-        return policies.load(path, lightly=True), None
+        if fallback is not None and policies.is_as_read(fallback, path):
+            return fallback, None
+        return reading.elsewhere(policies.load, path, lightly=True), None
     except FileFault as fault:
         if fallback is None:
             raise
@@ -610,6 +616,7 @@ async def serve(
     labels: Mapping[str, str] | None = None,
     read: Callable[[], Config] | None = None,
     fallback: Policy | None = None,
+    taken: Signature | None = None,
     beside: Callable[[App, asyncio.Event], Any] | None = None,
     place: Place | None = None,
 ) -> None:
@@ -618,7 +625,16 @@ async def serve(
     `beside` is awaited while serving, with an event that is set when it must end.
     """
     _share_one_heap()
-    app = App(config, config_path, labels=labels, read=read, fallback=fallback, place=place)
+    app = App(
+        config,
+        config_path,
+        labels=labels,
+        read=read,
+        fallback=fallback,
+        taken=taken,
+        place=place,
+    )
+    del fallback  # its examples are large, and what they came to is in force
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:

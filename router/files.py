@@ -1,4 +1,7 @@
-"""Files that others read or write meanwhile: told apart by their state, written whole."""
+"""Files that others read or write meanwhile: told apart by their state, written whole.
+
+And those that we are made of, for processes that are to be like this one.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,10 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def own_environment() -> dict[str, str]:
+    """For a process that is to run the very code that runs here, wherever that came from."""
+    here = str(Path(__file__).parent.parent)
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from router import policy as policies
-from router import policycheck
+from router import policycheck, reading
 from router.config import Config
 from router.files import Signature, signature_of
 from router.pipeline import Pipeline
@@ -170,7 +170,7 @@ class PolicyKeeper:
     def _read(self) -> Live | None:
         in_force = self.pipeline.live
         try:
-            policy = policies.load(self.path, lightly=True)
+            policy = reading.elsewhere(policies.load, self.path, lightly=True)
         except FileFault as fault:
             # A file that the policy names may be at fault: then its change is waited for too.
             files = (self.path, *in_force.policy.beside, Path(fault.name))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import re2
@@ -266,7 +266,7 @@ class PolicyFile(Table):
     tests: tuple[PolicyTest, ...] = Field(
         default=(), description="Prompts that must be classified as they say."
     )
-    scenarios: Annotated[Mapping[str, Scenario], Field(min_length=1)]
+    scenarios: Mapping[str, Scenario] = Field(min_length=1)
     experiments: Mapping[str, Experiment] = Field(
         default_factory=dict, description="Presets that are tried beside the scenarios' own."
     )
@@ -338,15 +338,29 @@ def parse(
     ]
     if mistakes:
         raise FileFault(name, mistakes)
-    digest = hashlib.sha256(text.encode())
     beside = tuple(folder / entry for entry in written.examples_files)
     unread = [(str(path), tomlfile.read_bytes(path)) for path in beside]
-    for path, data in unread:
-        digest.update(data)
-        if not lightly:
+    if not lightly:
+        for path, data in unread:
             written = with_examples(written, data, path)
-    policy = of(written, name, text, digest.hexdigest()[:12], beside)
+    policy = of(written, name, text, _digest(text, (data for _, data in unread)), beside)
     return msgspec.structs.replace(policy, unread=tuple(unread)) if lightly else policy
+
+
+def is_as_read(policy: Policy, path: Path) -> bool:
+    """Whether the file, and those that it names, still say what the policy was read from."""
+    try:
+        data = map(tomlfile.read_bytes, policy.beside)
+        return _digest(tomlfile.read(path), data) == policy.hash
+    except FileFault:
+        return False
+
+
+def _digest(text: str, beside: Iterable[bytes]) -> str:
+    found = hashlib.sha256(text.encode())
+    for data in beside:
+        found.update(data)
+    return found.hexdigest()[:12]
 
 
 def with_examples(written: PolicyFile, data: bytes, name: str) -> PolicyFile:

@@ -45,6 +45,10 @@ class FileFault(Exception):
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(f"{name}: {mistake}" for mistake in mistakes))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process is told all of it, and not the text alone."""
+        return FileFault, (self.name, self.mistakes)
+
 
 def read(path: Path) -> str:
     """The text of a file; raises FileFault where it cannot be read."""

@@ -17,7 +17,7 @@ import msgspec
 
 from router import lesson
 from router.classify.weights import FORMAT, Weights
-from router.files import write_whole
+from router.files import own_environment, write_whole
 from router.lesson import Answer
 from router.policy import Policy
 from router.tomlfile import FileFault, Mistake
@@ -72,13 +72,6 @@ def folder() -> Path:
         return Path(given)
     user = os.environ.get("XDG_CACHE_HOME")
     return (Path(user) if user else Path.home() / ".cache") / "scenario-router"
-
-
-def own_environment() -> dict[str, str]:
-    """For a process that is to run the very code that runs here, wherever that came from."""
-    here = str(Path(__file__).parent.parent)
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path}
 
 
 def _name(digest: str) -> str:

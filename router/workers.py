@@ -19,13 +19,13 @@ from typing import Any
 import structlog
 
 from router import app as apps
-from router import config as configs
 from router import policy as policies
 from router import programlog, trained
 from router.boards import Board
 from router.census import Place
 from router.config import Config
 from router.policy import Policy
+from router.reading import Deployment
 from router.tomlfile import FileFault
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class Workers:
 
     def __init__(
         self,
-        config: Config,
+        deployed: Deployment,
         config_path: Path,
         *,
         announce: Callable[[str, Config], None],
@@ -48,30 +48,22 @@ class Workers:
         beside: Callable[[apps.App, asyncio.Event], Any] | None = None,
     ) -> None:
         """`read` gives the configuration as the file has it now, with the same flags."""
-        self._config = config
+        self._config = deployed.config
+        self._taken = deployed.taken
+        self._policy: Policy | FileFault | None = deployed.policy
         self._config_path = config_path
         self._announce = announce
         self._labels = labels
         self._read = read
         self._beside = beside
-        self._policy: Policy | None = None
 
     def run(self) -> int:
         programlog.set_up()
         server = self._config.server
         count = (os.cpu_count() or 1) if server.workers == "auto" else server.workers
         try:
-            policy = policies.load(
-                configs.policy_path(self._config_path, self._config), lightly=True
-            )
-            pools = {backend.pool for backend in self._config.backends}
-            if faults := policies.missing_pools(policy, pools):
-                print("\n".join(faults.values()), file=sys.stderr)
+            if not self._can_begin():
                 return 1
-            self._policy = policy
-            if not trained.is_prepared(policy):
-                log.info("learning from the policy's examples; what is learned is kept")
-                trained.prepare(policy)
             sockets = apps.listen(server.host, server.port, shared=count > 1)
         except FileFault as fault:
             print(f"scenario-router cannot start: {fault}", file=sys.stderr)
@@ -89,6 +81,28 @@ class Workers:
             return 0
         port = sockets[0].getsockname()[1]
         return self._supervise(count, port, address)
+
+    def _can_begin(self) -> bool:
+        """Whether there is a policy for these backends, with what it learns. Raises FileFault."""
+        if not isinstance(self._policy, Policy):
+            assert self._policy is not None
+            raise self._policy
+        pools = {backend.pool for backend in self._config.backends}
+        if faults := policies.missing_pools(self._policy, pools):
+            print("\n".join(faults.values()), file=sys.stderr)
+            return False
+        if not trained.is_prepared(self._policy):
+            log.info("learning from the policy's examples; what is learned is kept")
+            trained.prepare(self._policy)
+        return True
+
+    def _handed_over(self, place: Place | None) -> Policy | None:
+        """The policy to begin with; its examples are large, so who serves alone keeps no other."""
+        policy = self._policy
+        assert not isinstance(policy, FileFault)
+        if place is None:
+            self._policy = None
+        return policy
 
     def _serve(
         self, sockets: list[Any], on_ready: Callable[[], object], place: Place | None = None
@@ -108,7 +122,8 @@ class Workers:
                     on_ready=lambda app: on_ready(),
                     labels=self._labels,
                     read=self._read,
-                    fallback=self._policy,
+                    fallback=self._handed_over(place),
+                    taken=self._taken,
                     beside=self._beside,
                     place=place,
                 )

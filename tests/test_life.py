@@ -156,6 +156,9 @@ def test_each_address_is_a_backend_with_the_settings_of_its_name() -> None:
         Backend.model_validate(backend.model_dump())
 
 
+DISCOVERED = {"name": "gpu", "url": "http://models:8000", "discover": True}
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -165,7 +168,9 @@ def test_each_address_is_a_backend_with_the_settings_of_its_name() -> None:
 )
 def test_what_cannot_be_discovered_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Backend.model_validate({"name": "gpu", "url": "http://models:8000", "discover": True, **settings})
+        Backend.model_validate(
+            {"name": "gpu", "url": "http://models:8000", "discover": True, **settings}
+        )
 
 
 async def test_the_system_is_asked_for_addresses() -> None:

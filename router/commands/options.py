@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from router import config as configs
+from router import reading
 from router.config import Config
+from router.reading import Deployment
 from router.tomlfile import FileFault
 
 
@@ -41,6 +44,25 @@ def load(args: argparse.Namespace) -> Config | None:
 def read(args: argparse.Namespace) -> Config:
     """The configuration as the file has it now, with this command's flags. Raises FileFault."""
     return configs.load(args.config, flags=given(args))
+
+
+def begin(args: argparse.Namespace) -> Callable[[], Deployment | None]:
+    """Begin to read what this command is to serve; None after telling what is wrong."""
+    begun = reading.begin(reading.deployment, args.config, flags=given(args))
+
+    def deployed() -> Deployment | None:
+        try:
+            return begun()
+        except FileFault as fault:
+            print(fault, file=sys.stderr)
+            return None
+
+    return deployed
+
+
+def reread(args: argparse.Namespace) -> Config:
+    """`read` for a process that serves."""
+    return reading.elsewhere(configs.load, args.config, flags=given(args))
 
 
 def given(args: argparse.Namespace) -> dict[tuple[str, ...], Any]:

@@ -21,14 +21,15 @@ def run(args: argparse.Namespace) -> int:
     # itself, some seconds on where a policy is learned, it would be lost and the stop wait for
     # SIGKILL.
     signal.signal(signal.SIGTERM, _leave)
-    config = options.load(args)
-    if config is None:
-        return 1
-    from router.workers import Workers  # asyncio and aiohttp, which `check` does without
+    begun = options.begin(args)
+    from router.workers import Workers  # takes as long as reading the files
 
+    deployed = begun()
+    if deployed is None:
+        return 1
     announce = functools.partial(options.announce, as_json=args.json)
-    read = functools.partial(options.read, args)
-    return Workers(config, args.config, announce=announce, read=read).run()
+    read = functools.partial(options.reread, args)
+    return Workers(deployed, args.config, announce=announce, read=read).run()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -36,9 +36,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    config = options.load(args)
-    if config is None:
+    begun = options.begin(args)
+    from router.launch import ports
+    from router.workers import Workers  # takes as long as reading the files
+
+    deployed = begun()
+    if deployed is None:
         return 1
+    config = deployed.config
     if config.server.workers != 1:
         print(
             "up runs one worker, which looks after the engines; for more, run the engines by "
@@ -46,13 +51,10 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    from router.launch import ports
-    from router.workers import Workers
-
     started = configs.expanded(config, ports.free)
     launching = _Launching(started, args)
     code = Workers(
-        started,
+        deployed._replace(config=started),
         args.config,
         announce=launching.announce,
         read=lambda: _read(args, config, started),
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(args: argparse.Namespace, before: Config, started: Config) -> Config:
     """The file as it is now, with the engines that run. Raises FileFault where it wants others."""
-    now = options.read(args)
+    now = options.reread(args)
     if _launched(now) != _launched(before):
         text = "`up` starts engines when it starts: restart it for another `launch`"
         raise FileFault(str(args.config), [Mistake("backends", None, text)])

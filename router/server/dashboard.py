@@ -30,6 +30,7 @@ from yarl import URL
 from router import __version__, trained
 from router import config as configs
 from router.errors import RouterError, TooLarge
+from router.files import own_environment
 
 if TYPE_CHECKING:
     from router.app import App
@@ -275,7 +276,7 @@ class Dashboard:
             *("--config", str(config_path.absolute())),
             *("--policy", str(app.policy_path.absolute())),
             *("--idle-s", str(_IDLE_S)),
-            env=trained.own_environment(),
+            env=own_environment(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

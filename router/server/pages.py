@@ -19,7 +19,7 @@ import orjson
 import structlog
 from aiohttp import web
 
-from router import __version__, heads, policycheck, tomlfile
+from router import __version__, heads, policycheck, reading, tomlfile
 from router import policy as policies
 from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
@@ -295,7 +295,8 @@ class Pages:
         )
 
     def _judged(self, text: str) -> tuple[Policy, list[Finding]]:
-        policy = policies.parse(text, "policy", self._app.policy_path.parent)
+        folder = self._app.policy_path.parent
+        policy = reading.elsewhere(policies.parse, text, "policy", folder)
         self._app.keeper.prepared(policy)
         beside = {str(path): tomlfile.read(path) for path in policy.beside}
         return policy, policycheck.findings(policy, self._app.config.backends, beside)
