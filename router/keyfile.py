@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -114,16 +114,14 @@ def parse(text: str, name: str) -> KeyFile:
     return tomlfile.model(KeyFile, tomlfile.table(text, name), text, name)
 
 
-def keyring(path: Path | None, keys_env: str | None, environ: Mapping[str, str]) -> Keyring | None:
-    """The keys of both sources; None where there is neither. Raises FileFault.
+def keyring(path: Path | None, keys_env: str | None, environ: Mapping[str, str]) -> Keyring:
+    """The keys of both sources. Raises FileFault.
 
     `path` is the file of keys, `keys_env` the variable that holds `name=key,name2=key2`.
     """
-    if path is None and keys_env is None:
-        return None
     grants: dict[bytes, Grant] = {}
     if keys_env is not None:
-        grants = {digest_of(key): Grant(name) for name, key in _spelled_out(keys_env, environ)}
+        grants = {digest_of(key): Grant(name) for name, key in spelled_out(keys_env, environ)}
     if path is not None:
         text = tomlfile.read(path)
         written = parse(text, str(path))
@@ -141,7 +139,7 @@ def keyring(path: Path | None, keys_env: str | None, environ: Mapping[str, str])
     return Keyring(grants)
 
 
-def _spelled_out(variable: str, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+def spelled_out(variable: str, environ: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """(name, key) of an environment variable. What is wrong is told without a key."""
     names: set[str] = set()
     keys: set[str] = set()
@@ -160,6 +158,30 @@ def _spelled_out(variable: str, environ: Mapping[str, str]) -> Iterator[tuple[st
 
 def _of_variable(variable: str, message: str) -> FileFault:
     return FileFault("environment", [Mistake(variable, None, message)])
+
+
+def strangers(keyring: Keyring, scenarios: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(key, scenario) of scenarios that no policy has, or not yet."""
+    for grant in keyring.grants:
+        for scenario in grant.scenarios or ():
+            if scenario not in scenarios:
+                yield grant.name, scenario
+
+
+def findings(
+    written: KeyFile, text: str, scenarios: Collection[str], pools: Collection[str]
+) -> Iterator[Mistake]:
+    """What the file names that is not there."""
+    for name, key in written.keys.items():
+        for what, named, known in (
+            ("scenario", key.scenarios, scenarios),
+            ("pool", key.pools, pools),
+        ):
+            for entry in named or ():
+                if entry not in known:
+                    hint = tomlfile.suggestion(entry, tuple(known))
+                    where = ("keys", name, f"{what}s")
+                    yield tomlfile.mistake(text, where, f"no such {what}{hint}")
 
 
 # --- changing -------------------------------------------------------------------------

@@ -32,6 +32,11 @@ class Grant(msgspec.Struct, frozen=True):
     allowance: Allowance | None = None  # None: nothing of its own
     expires: float | None = None  # seconds since the epoch; None: never
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it opens less than all."""
+        return self.scenarios is not None or self.pools is not None
+
     def has_expired(self, now: float) -> bool:
         return self.expires is not None and now >= self.expires
 
@@ -72,8 +77,12 @@ class Keyring:
         grant = found[1]
         return None if grant.has_expired(now) else grant
 
+    def knows(self, key: bytes) -> bool:
+        """Whether the key is one of them, expired or not."""
+        return digest_of(key) in self._grants
+
     def refusal(self, key: bytes) -> str:
         """What to tell a client whose key was not found."""
-        if digest_of(key) in self._grants:
+        if self.knows(key):
             return "This API key has expired; ask whoever gave it to you for a new one."
         return "The API key is not known here."
