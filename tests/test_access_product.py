@@ -255,6 +255,20 @@ def test_a_large_body_for_operators_is_asked_for_without_a_clients_key(product: 
 # --- keys come and go ------------------------------------------------------------------------
 
 
+def both_have_read(product: Product, folder: Path) -> set[int]:
+    """Wait until each of two workers has taken the file of keys as it is; their processes."""
+    written_at = (folder / "keys.toml").stat().st_mtime
+    seen: dict[int, float] = {}
+
+    def look() -> bool:
+        told = get(product.port, "/router/status").json()
+        seen[told["pid"]] = told["keys"]["loaded_at"]
+        return len(seen) == 2 and min(seen.values()) > written_at
+
+    await_fact(look)
+    return set(seen)
+
+
 def test_keys_come_and_go_by_command_while_workers_serve(
     backend: ScriptedBackend, tmp_path: Path
 ) -> None:
@@ -263,25 +277,18 @@ def test_keys_come_and_go_by_command_while_workers_serve(
     with Product.start(tmp_path, told, policy=POLICY) as product:
         assert status_of(product, "sr-nobody") == 401  # no key is not everybody's
 
-        def all_have(count: int) -> None:
-            seen: dict[int, int] = {}
-
-            def look() -> bool:
-                told = get(product.port, "/router/status").json()
-                seen[told["pid"]] = told["keys"]["count"]
-                return len(seen) == 2 and set(seen.values()) == {count}
-
-            await_fact(look)
-
         key = keys(tmp_path, "add", "shop", "--scenario", "faq", "--expires", "30d")
-        all_have(1)
+        both_have_read(product, tmp_path)
         replies = [post(product.port, CHAT, ask(), bearer(key)) for _ in range(8)]
         assert {reply.status for reply in replies} == {200}
         assert {reply.header("x-router-scenario") for reply in replies} == {"faq"}
 
         newer = keys(tmp_path, "rotate", "shop")
-        await_fact(lambda: status_of(product, key) == 401)
-        await_fact(lambda: status_of(product, newer) == 200)
+        both_have_read(product, tmp_path)
+        assert [{status_of(product, one) for _ in range(8)} for one in (key, newer)] == [
+            {401},
+            {200},
+        ]
 
         # What was let in may end; what comes next is refused.
         # More than all buffers on the way hold: it cannot end before it is read.
@@ -292,7 +299,7 @@ def test_keys_come_and_go_by_command_while_workers_serve(
             connection.send(request_bytes("POST", CHAT, bearer(newer), ask(stream=True)))
             backend.wait_requests(1)
             keys(tmp_path, "revoke", "shop")
-            all_have(0)
+            both_have_read(product, tmp_path)
             assert {status_of(product, newer) for _ in range(8)} == {401}
             assert connection.read(method="POST").text.rstrip().endswith("[DONE]")
 
@@ -342,24 +349,8 @@ def test_a_worker_that_cannot_know_who_was_revoked_lets_the_others_serve(
     key_file(tmp_path, entry("shop", "sr-shop") + entry("gone", "sr-gone"))
     told = config(backend, server={"workers": 2}, auth={"keys_file": "keys.toml"})
     with Product.start(tmp_path, told, policy=POLICY) as product:
-
-        def pid_and_count() -> tuple[int, int]:
-            told = get(product.port, "/router/status").json()
-            return told["pid"], told["keys"]["count"]
-
-        def both_have(count: int) -> set[int]:
-            seen: dict[int, int] = {}
-
-            def look() -> bool:
-                pid, had = pid_and_count()
-                seen[pid] = had
-                return list(seen.values()) == [count, count]
-
-            await_fact(look)
-            return set(seen)
-
         key_file(tmp_path, entry("shop", "sr-shop"))
-        before = both_have(1)
+        before = both_have_read(product, tmp_path)
         key_file(tmp_path, "oops")
         victim = min(before)
         os.kill(victim, signal.SIGKILL)
@@ -368,7 +359,7 @@ def test_a_worker_that_cannot_know_who_was_revoked_lets_the_others_serve(
         assert {status_of(product, "sr-gone") for _ in range(8)} == {401}
 
         key_file(tmp_path, entry("shop", "sr-shop"))
-        await_fact(lambda: pid_and_count()[0] not in before)
+        await_fact(lambda: get(product.port, "/router/status").json()["pid"] not in before)
         assert {status_of(product, "sr-gone") for _ in range(8)} == {401}
 
 
