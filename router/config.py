@@ -593,13 +593,11 @@ def keys_path(path: Path, config: Config) -> Path | None:
 
 
 def exposed(config: Config) -> list[Mistake]:
-    """What others could reach that asks for no key; nothing where that is meant.
+    """What others can reach that asks for no key: what it is, a colon, and what to do.
 
     An address is others' unless it is surely this machine's alone.
     """
     server = config.server
-    if server.insecure:
-        return []
     found = []
     if not config.auth.has_keys and not is_loopback(server.host):
         found.append(

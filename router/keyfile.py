@@ -153,7 +153,7 @@ def spelled_out(variable: str, environ: Mapping[str, str]) -> Iterator[tuple[str
             raise _of_variable(variable, f"entry {number} has the {what} of one before it")
         names.add(name)
         keys.add(key)
-        yield name, key.encode()
+        yield name, key.encode("utf-8", "surrogateescape")
 
 
 def _of_variable(variable: str, message: str) -> FileFault:

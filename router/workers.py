@@ -65,7 +65,7 @@ class Workers:
         server = self._config.server
         count = (os.cpu_count() or 1) if server.workers == "auto" else server.workers
         try:
-            if mistakes := configs.exposed(self._config):
+            if not server.insecure and (mistakes := configs.exposed(self._config)):
                 raise FileFault(str(self._config_path), mistakes)
             apps.keyring_of(self._config, self._config_path)  # sound, or no worker would start
             policy = policies.load(

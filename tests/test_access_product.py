@@ -453,7 +453,6 @@ OPERATORS = {"admin_key_env": "T_ADMIN"}
         ({"host": "a-name-of-ours", **OPERATORS}, {}, ["server.host"]),
         ({**EVERYWHERE, **OPERATORS}, {"keys_file": "keys.toml"}, []),
         ({**EVERYWHERE, "admin_address": "127.0.0.1:0"}, CLIENTS, []),
-        ({**EVERYWHERE, "insecure": True}, {}, []),
         ({}, {}, []),
         ({"host": "localhost"}, {}, []),
         ({"host": "127.1.2.3", "admin_address": "[::1]:0"}, {}, []),
@@ -518,6 +517,12 @@ def test_unless_that_is_meant(
     told = config(backend, server=EVERYWHERE)
     with Product.start(tmp_path, told, policy=POLICY, args=args, env=env) as product:
         assert status_of(product, "whoever") == 200
+        product.stop()
+        warned = [line for line in product.output if line.startswith("insecure: ")]
+        assert warned == [
+            "insecure: others can reach 0.0.0.0, and everybody may ask\n",
+            "insecure: others can reach 0.0.0.0, and /router/* and the dashboard ask for no key\n",
+        ]
 
 
 def test_keys_that_cannot_be_read_are_told_before_anything_listens(

@@ -75,5 +75,7 @@ def announce(address: str, admin: str | None, config: Config, *, as_json: bool =
             text = f"operators' pages on {admin}\n{text}"
     # In one piece: other workers write to the same place.
     print(text + "\n", end="", flush=True)
+    for exposed in configs.exposed(config):  # or it would not have started without --insecure
+        print(f"insecure: {exposed.message.partition(': ')[0]}", file=sys.stderr)
     if not config.auth.has_keys:
         print("no client keys are configured: everybody who reaches it may ask", file=sys.stderr)

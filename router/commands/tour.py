@@ -53,7 +53,7 @@ def _known_key(config: Config) -> str | None:
     if config.auth.keys_env is None:
         return None
     keys = keyfile.spelled_out(config.auth.keys_env, os.environ)
-    return next((key.decode() for _, key in keys), None)
+    return next((key.decode("utf-8", "surrogateescape") for _, key in keys), None)
 
 
 async def _ask(client: Any, question: str) -> None:
