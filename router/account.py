@@ -23,7 +23,7 @@ def of(exchange: Exchange) -> tuple[Record, Sequence[tuple[str, str, str]]]:
     record = Record(
         ts=timestamp(clock.now() - (clock.ticks() - exchange.started)),
         request_id=exchange.request_id,
-        key=order.key,
+        key=order.grant.name if order.grant is not None else None,
         endpoint=order.endpoint if order.endpoint is not Endpoint.OTHER else _name(order.path),
         policy=exchange.live.policy.hash,
         warnings=exchange.warnings,

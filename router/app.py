@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import functools
 import gc
-import hmac
 import importlib
 import os
 import signal
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from router import census, collector, discovery, reading, retention, trained, trials
+from router import census, collector, discovery, keyfile, reading, retention, trained, trials
 from router import config as configs
 from router import policy as policies
 from router.affinity import MemoryAffinity
@@ -30,13 +29,15 @@ from router.census import AtBackend, Census, Place, Report
 from router.classify import Classifier
 from router.classify.learned import Learned
 from router.config import Backend, Config
+from router.cors import Cors
 from router.discovery import Resolver
 from router.drains import Drains
 from router.files import Signature, signature_of
 from router.fleet import Fleet, Pools, slot_of
 from router.health import Health, Rules
 from router.journal import BodyJournal, FileJournal
-from router.keeping import ConfigKeeper, PolicyKeeper, Turns, watch
+from router.keeping import ConfigKeeper, KeysKeeper, PolicyKeeper, Turns, watch
+from router.keyring import Keyring
 from router.pipeline import Pipeline
 from router.policy import Policy
 from router.ports import Affinity, Upstream
@@ -44,7 +45,7 @@ from router.referee import Referee, out_of
 from router.retention import Retention
 from router.retrying import Budget
 from router.server.hot import Hub
-from router.server.plain import Plain
+from router.server.plain import Door, Plain
 from router.sessions import MemorySessions
 from router.shadow import Shadows
 from router.telemetry import Metrics
@@ -128,7 +129,7 @@ def _said(config: Config) -> dict[str, Any]:
         "aliases": frozenset(config.policy.aliases),
         "real_model_bypass": config.policy.real_model_bypass,
         "allow_policy_off": config.server.allow_policy_off,
-        "has_keys": config.auth.keys_env is not None,
+        "has_keys": config.auth.has_keys,
     }
 
 
@@ -198,6 +199,7 @@ class App:
             queue_timeout_s=config.limits.queue_timeout_s,
             keepalive_s=config.server.keepalive_s,
             bodies=self.bodies,
+            cors=Cors(config.server.cors_origins) if config.server.cors_origins else None,
         )
         self.exporter = _exporter(config, place)
         if self.exporter is not None:
@@ -244,6 +246,9 @@ class App:
         if fault is not None:
             log.warning("policy not taken, an older one is in force", error=fault)
             self.keeper.last_error = fault
+        keys_path = configs.keys_path(config_path, config)
+        self._keys_taken = signature_of([keys_path] if keys_path is not None else [])
+        keyring = keyring_of(config, config_path)
         self._worker = place.number if place is not None else 0
         self.metrics.follow("log_written_total", lambda: self.journal.written)
         self.metrics.follow("log_dropped_total", lambda: self.journal.dropped)
@@ -265,8 +270,19 @@ class App:
             pipeline=self.pipeline,
             plain=Plain(self).page,
             load_pages=self._load_pages,
-            keys=_keys(config),
+            keyring=keyring,
         )
+        self.keys_keeper: KeysKeeper | None = None  # where there is a file of keys
+        if keys_path is not None and keyring is not None:
+            self.keys_keeper = KeysKeeper(
+                keys_path,
+                keyring,
+                functools.partial(_read_keys, config, config_path),
+                self._use_keys,
+                lambda: self.pipeline.live.policy,
+                self.metrics,
+                Turns(asyncio.Lock()),
+            )
         self._servers: list[asyncio.Server] = []
 
     @property
@@ -324,12 +340,15 @@ class App:
             is_config_ok=self.config_keeper.last_error is None,
             is_log_ok=self.journal.fault is None,
             is_redis_ok=affinity["is_ok"] if affinity["store"] == "redis" else None,
+            is_keys_ok=self.keys_keeper.last_error is None if self.keys_keeper else None,
         )
 
     # ------------------------------------------------------------------ life
 
-    async def start(self, sockets: list[socket.socket]) -> None:
-        """Begin to serve on these sockets."""
+    async def start(
+        self, sockets: Sequence[socket.socket], admin_sockets: Sequence[socket.socket] = ()
+    ) -> None:
+        """Begin to serve on these sockets; operators on their own, if they have some."""
         self._spawn(self._sweep())
         self._spawn(self._be_counted())
         if self.exporter is not None:
@@ -338,15 +357,19 @@ class App:
             self.retention.start()
         await self.pipeline.affinity.start()
         await self.fleet.start(self._use)
-        for sock in sockets:
-            server = await self.loop.create_server(self.hub.connection, sock=sock, backlog=1024)
-            self._servers.append(server)
+        doors = [(sock, Door.CLIENTS if admin_sockets else Door.ALL) for sock in sockets]
+        for sock, door in [*doors, *((sock, Door.OPERATORS) for sock in admin_sockets)]:
+            connect = functools.partial(self.hub.connection, door)
+            self._servers.append(await self.loop.create_server(connect, sock=sock, backlog=1024))
         self._spawn(self._keep_config())
         self._spawn(self.referee.run())
         if self.config.policy.watch:
             settle_s = self.config.policy.settle_ms / 1e3
             keeper = self.keeper
             self._spawn(watch(lambda: keeper.files, keeper.taken, settle_s, self._take_policy))
+            if (keys := self.keys_keeper) is not None:
+                path = keys.path
+                self._spawn(watch(lambda: [path], self._keys_taken, settle_s, keys.reload))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
@@ -403,7 +426,9 @@ class App:
     # ------------------------------------------------------------------ reloads
 
     async def reload(self) -> str | None:
-        """Take both files as they are now; what is wrong with the policy, in words."""
+        """Take all files as they are now; what is wrong with the policy, in words."""
+        if self.keys_keeper is not None:
+            await self.keys_keeper.reload()
         await self.config_keeper.reload()
         await self._take_policy()
         return self.keeper.last_error
@@ -436,6 +461,10 @@ class App:
         await self.fleet.change_to(config)
         self.pipeline.rules = _rules(config)
         self.pipeline.live = msgspec.structs.replace(self.pipeline.live, **_said(config))
+
+    def _use_keys(self, keyring: Keyring) -> None:
+        """From the next request on; what is under way was let in by its key and ends."""
+        self.hub.keyring = keyring
 
     def _use(self, pools: Pools) -> None:
         self.pipeline.live = msgspec.structs.replace(self.pipeline.live, pools=pools)
@@ -562,26 +591,16 @@ def _first_policy(path: Path, fallback: Policy | None) -> tuple[Policy, str | No
         return fallback, str(fault)
 
 
-def _keys(config: Config) -> Callable[[bytes], str | None] | None:
-    """A look-up of client keys that takes the same time for a near miss as for a far one."""
-    if config.auth.keys_env is None:
-        return None
-    pairs = [
-        (name.strip(), key.strip().encode())
-        for name, _, key in (
-            entry.partition("=") for entry in os.environ[config.auth.keys_env].split(",")
-        )
-        if key.strip()
-    ]
+def keyring_of(config: Config, config_path: Path) -> Keyring | None:
+    """The clients' keys as they are now; None where nobody is asked for one. Raises FileFault."""
+    return _read_keys(config, config_path) if config.auth.has_keys else None
 
-    def name_of(given: bytes) -> str | None:
-        found = None
-        for name, key in pairs:
-            if hmac.compare_digest(key, given):
-                found = name
-        return found
 
-    return name_of
+def _read_keys(config: Config, config_path: Path) -> Keyring:
+    path = configs.keys_path(config_path, config)
+    if path is None:
+        return keyfile.keyring(None, config.auth.keys_env, os.environ)
+    return reading.elsewhere(keyfile.keyring, path, config.auth.keys_env, dict(os.environ))
 
 
 def listen(host: str, port: int, *, shared: bool) -> list[socket.socket]:
@@ -610,8 +629,9 @@ def address_of(sock: socket.socket) -> str:
 async def serve(
     config: Config,
     config_path: Path,
-    sockets: list[socket.socket],
+    sockets: Sequence[socket.socket],
     *,
+    admin_sockets: Sequence[socket.socket] = (),
     on_ready: Callable[[App], Any],
     labels: Mapping[str, str] | None = None,
     read: Callable[[], Config] | None = None,
@@ -643,7 +663,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         app.loop.add_signal_handler(number, on_signal)
     app.loop.add_signal_handler(signal.SIGHUP, lambda: app._spawn(_ignoring_result(app.reload())))
-    await app.start(sockets)
+    await app.start(sockets, admin_sockets)
     _settle_memory()
     on_ready(app)
     companion = asyncio.ensure_future(beside(app, stop)) if beside is not None else None

@@ -204,6 +204,12 @@ METRICS: Mapping[str, Metric] = {
             "gauge",
             "0 while the configuration file is refused.",
         ),
+        Metric("keys_reload_total", "counter", "Loads of the keys, of each worker.", ("result",)),
+        Metric(
+            "keys_last_reload_successful",
+            "gauge",
+            "0 while the file of keys is refused; only where there is one.",
+        ),
         Metric("sessions", "gauge", "Sessions that a worker remembers.", ("worker",)),
         Metric("redis_up", "gauge", "1 while Redis answers; only where sessions are kept there."),
         Metric("redis_errors_total", "counter", "Faults of Redis, where sessions are kept there."),

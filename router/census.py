@@ -66,6 +66,7 @@ class Report(msgspec.Struct):
     is_log_ok: bool
     is_redis_ok: bool | None  # None: sessions are not kept there
     arms: dict[str, bool] = {}  # experiment/arm → whether it is stopped
+    is_keys_ok: bool | None = None  # None: there is no file of keys
 
 
 class Snapshot(msgspec.Struct):
@@ -268,6 +269,7 @@ def _badness(seen: AtBackend) -> tuple[bool, bool, int]:
 def gauges_of(reports: Sequence[Report]) -> Mapping[str, dict[Labels, float]]:
     """The gauges of the page, by name. Of states that workers see differently the worst counts."""
     backends = _backends(reports)
+    keys = [report.is_keys_ok for report in reports if report.is_keys_ok is not None]
     redis = [report.is_redis_ok for report in reports if report.is_redis_ok is not None]
     return {
         "queue_waiting": {(): sum(report.waiting for report in reports)},
@@ -286,6 +288,7 @@ def gauges_of(reports: Sequence[Report]) -> Mapping[str, dict[Labels, float]]:
         },
         "policy_last_reload_successful": {(): float(all(r.is_policy_ok for r in reports))},
         "config_last_reload_successful": {(): float(all(r.is_config_ok for r in reports))},
+        "keys_last_reload_successful": {(): float(all(keys))} if keys else {},
         "sessions": {(str(report.worker),): report.sessions for report in reports},
         "redis_up": {(): float(all(redis))} if redis else {},
         "log_up": {(): float(all(report.is_log_ok for report in reports))},

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from router import balance
+from router import balance, permission
 from router.errors import NoBackend, Overloaded
 from router.health import Rules
+from router.keyring import Grant
 from router.verdict import Live, Slot, Verdict
 
 
@@ -19,12 +20,13 @@ class Choice(NamedTuple):
     home: str | None  # the session's, whether or not it comes first
 
 
-def pool_of(live: Live, verdict: Verdict | None) -> tuple[str, Sequence[Slot]]:
-    """The pool that a request is for. Raises NoBackend."""
-    pool = verdict.decision.pool if verdict is not None else "default"
+def pool_of(live: Live, verdict: Verdict | None, grant: Grant | None) -> tuple[str, Sequence[Slot]]:
+    """The pool that a request is for. Raises NoBackend, PoolNotAllowed."""
+    if verdict is not None:
+        pool = verdict.decision.pool
+    else:
+        pool = permission.default_pool(grant, live.pools)
     slots = live.pools.get(pool)
-    if slots is None and verdict is None and live.pools:
-        pool, slots = next(iter(live.pools.items()))
     if not slots:
         raise NoBackend(f"There is no backend in the pool {pool!r}.")
     return pool, slots

@@ -9,6 +9,7 @@ environment variable.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from router import collector, redisurl, tomlfile
+from router import collector, cors, redisurl, tomlfile
 from router.tables import Field, Table, field_validator, model_validator
 from router.tomlfile import FileFault, Mistake
 
@@ -71,8 +72,23 @@ class Server(Table):
     )
     admin_key_env: str | None = Field(
         default=None,
+        min_length=1,
         description="Environment variable with the key that /router/* and the dashboard's data "
         "then ask for.",
+    )
+    admin_address: str | None = Field(
+        default=None,
+        description="host:port where /router/*, the dashboard and /metrics are then served, and "
+        "nowhere else.",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Start also where others can reach what asks for no key.",
+    )
+    cors_origins: tuple[str, ...] = Field(
+        default=(),
+        description='Web pages that may ask from a browser: origins, as https://app.example; "*" '
+        "is any.",
     )
 
     @field_validator("workers")
@@ -81,6 +97,41 @@ class Server(Table):
         if isinstance(value, int) and value < 1:
             raise ValueError("at least one worker")
         return value
+
+    @field_validator("admin_address")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_address(value)
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if origin != cors.ANY and not cors.IS_ORIGIN(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin: scheme://host or scheme://host:port in small "
+                    "letters, without a path"
+                )
+        return value
+
+    @property
+    def admin(self) -> tuple[str, int] | None:
+        """Host and port of the operators' own address, if they have one."""
+        return split_address(self.admin_address) if self.admin_address is not None else None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, an IPv6 host in brackets. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if host[:1] == "[" and host[-1:] == "]":
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("is no host:port, as 127.0.0.1:8089 or [::1]:8089")
+    return host, int(port)
 
 
 class PolicySource(Table):
@@ -368,8 +419,21 @@ class Auth(Table):
     """Who may ask. Nothing set: everybody, and the start says so."""
 
     keys_env: str | None = Field(
-        default=None, description='Environment variable holding "name=key,name2=key2".'
+        default=None,
+        min_length=1,
+        description='Environment variable holding "name=key,name2=key2".',
     )
+    keys_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File of keys, as hashes, with what each may get; `scenario-router keys` "
+        "keeps it.",
+    )
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether clients are asked for a key."""
+        return self.keys_env is not None or self.keys_file is not None
 
 
 class Log(Table):
@@ -525,18 +589,77 @@ def policy_path(path: Path, config: Config) -> Path:
     return ours if is_left_open and not found.exists() and ours.exists() else found
 
 
+def keys_path(path: Path, config: Config) -> Path | None:
+    """Where the file of keys is, if there is to be one."""
+    name = config.auth.keys_file
+    return beside(path, name) if name is not None else None
+
+
+def exposed(config: Config) -> list[Mistake]:
+    """What others can reach that asks for no key: what it is, a colon, and what to do.
+
+    An address is others' unless it is surely this machine's alone.
+    """
+    server = config.server
+    found = []
+    if not config.auth.has_keys and not is_loopback(server.host):
+        found.append(
+            Mistake(
+                "server.host",
+                None,
+                f"others can reach {server.host}, and everybody may ask: give clients keys "
+                "([auth]), listen on 127.0.0.1, or say --insecure if that is meant",
+            )
+        )
+    where, host = "server.host", server.host
+    if server.admin is not None:
+        where, host = "server.admin_address", server.admin[0]
+    if server.admin_key_env is None and not is_loopback(host):
+        found.append(
+            Mistake(
+                where,
+                None,
+                f"others can reach {host}, and /router/* and the dashboard ask for no key: set "
+                "[server] admin_key_env, or admin_address to one like 127.0.0.1:8089, or say "
+                "--insecure if that is meant",
+            )
+        )
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what listens there is surely reached from this machine alone."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def log_folder(path: Path, *, environ: Mapping[str, str] = os.environ) -> Path:
     """Where the log is, for those who only read it: they need no secret, nor the rest to be right.
 
     Beside a file that is not there, the default. Raises FileFault for one that is no TOML.
     """
+    return beside(path, _text_at(path, ("log", "dir"), environ) or Log().dir)
+
+
+def keys_file(path: Path, *, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Where the file of keys is, if there is to be one, for those who only write it; likewise."""
+    name = _text_at(path, ("auth", "keys_file"), environ)
+    return beside(path, name) if name is not None else None
+
+
+def _text_at(path: Path, wanted: tuple[str, str], environ: Mapping[str, str]) -> str | None:
+    """One setting, by itself."""
     value = tomlfile.table(tomlfile.read(path), str(path)) if path.exists() else {}
     for key, given in _from_environment(environ).items():
-        if key == ("log", "dir"):
+        if key == wanted:
             _put(value, key, given)
-    told = value.get("log")
-    name = told.get("dir") if isinstance(told, dict) else None
-    return beside(path, name if isinstance(name, str) else Log().dir)
+    told = value.get(wanted[0])
+    found = told.get(wanted[1]) if isinstance(told, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def beside(path: Path, name: str) -> Path:

@@ -22,6 +22,7 @@ _FIRST: Mapping[str, Sequence[Labels]] = {
     "rejected_total": [(reason,) for reason in REJECTIONS],
     "session_affinity_total": [("hit",), ("new",), ("moved",), ("none",)],
     "policy_reload_total": [("ok",), ("failed",)],
+    "keys_reload_total": [("ok",), ("failed",)],
     "log_written_total": [()],
     "log_dropped_total": [()],
     "log_bodies_dropped_total": [()],

@@ -4,6 +4,7 @@
     ├── ClientError            400, the client's request cannot be served as it is
     │   ├── InvalidJson, InvalidValue, ContextLength
     │   ├── BadKey             401
+    │   ├── Forbidden          403   (NotAllowed → ScenarioNotAllowed, PoolNotAllowed)
     │   ├── NotFound           404   (ModelNotFound)
     │   ├── MethodNotAllowed   405
     │   ├── RequestTimeout     408
@@ -79,6 +80,20 @@ class BadKey(ClientError):
 class Forbidden(ClientError):
     status = 403
     code = "forbidden"
+
+
+class NotAllowed(Forbidden):
+    """The client's key is a good one, and not for this."""
+
+    type = "permission_error"
+
+
+class ScenarioNotAllowed(NotAllowed):
+    code = "scenario_not_allowed"
+
+
+class PoolNotAllowed(NotAllowed):
+    code = "pool_not_allowed"
 
 
 class NotFound(ClientError):

@@ -15,7 +15,18 @@ from typing import Any
 import msgspec
 import structlog
 
-from router import account, choosing, dialects, heads, health, parse, refusals, retrying, untouched
+from router import (
+    account,
+    choosing,
+    dialects,
+    heads,
+    health,
+    parse,
+    permission,
+    refusals,
+    retrying,
+    untouched,
+)
 from router.answering import RESCUED, Answering
 from router.body import Spoken
 from router.chat import Endpoint
@@ -111,7 +122,7 @@ class Exchange:
 
     def _set_off(self) -> None:
         """Look where the session is, then ask the backends."""
-        self._pool, self._slots = choosing.pool_of(self.live, self.verdict)
+        self._pool, self._slots = choosing.pool_of(self.live, self.verdict, self.order.grant)
         if self.verdict is not None:
             known = self.verdict.request.session
         else:
@@ -212,6 +223,8 @@ class Exchange:
     def _decide(self) -> None:
         order, live = self.order, self.live
         if order.endpoint is Endpoint.OTHER or self._is_untouched():
+            if order.grant is not None:
+                permission.check_unclassified(order.grant, order.endpoint, order.path)
             return
         before = self.pipeline.clock.ticks()
         try:
@@ -223,6 +236,7 @@ class Exchange:
                 live,
                 sessions.scenario,
                 self.request_id,
+                order.grant,
             )
             session = self.verdict.request.session
             if session is not None and session.is_named:
@@ -230,7 +244,9 @@ class Exchange:
         except RouterError:
             raise
         except Exception:
-            # Better served without a preset than not at all.
+            # Better served without a preset than not at all; but never past what a key is for.
+            if order.grant is not None and order.grant.scenarios is not None:
+                raise
             log.exception("request not classified", request_id=self.request_id)
             self.warnings = ("the router failed to classify this request",)
             return
@@ -243,7 +259,8 @@ class Exchange:
             if not self.live.allow_policy_off:
                 raise Forbidden("This router does not allow x-router-policy: off.")
             return True
-        if self.live.real_model_bypass:
+        grant = self.order.grant
+        if self.live.real_model_bypass and (grant is None or grant.scenarios is None):
             model = untouched.model_of(self.order.http.body)
             return not is_virtual(model, self.live) and model in self.live.served_names()
         return False
@@ -622,6 +639,8 @@ class Exchange:
             lines.append(verdict.plan.arm.header)
         if self.answering.is_rescued:
             lines.append(RESCUED)
+        if self.pipeline.cors is not None:
+            lines += self.pipeline.cors.lines(self.order.http.fields)
         if self.warnings:
             lines.append(b"x-router-warnings: " + heads.ascii_line("; ".join(self.warnings)))
         if verdict is not None and b"x-router-debug" in self.order.http.fields:

@@ -10,11 +10,17 @@ from typing import Any
 
 import msgspec
 
+from router.keyring import Grant
 from router.verdict import Live, Slot, Verdict
 
 
-def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
-    """The decision, each parameter's origin, and the exact bytes for the first backend."""
+def told(
+    verdict: Verdict, live: Live, slots: Sequence[Slot], grant: Grant | None = None
+) -> dict[str, Any]:
+    """The decision, each parameter's origin, and the exact bytes for the first backend.
+
+    `grant`: that of the client's key, under which it was decided.
+    """
     found, decision, request = verdict.found, verdict.decision, verdict.request
     explained: dict[str, Any] = {
         "scenario": found.scenario,
@@ -32,6 +38,7 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
         "pool": decision.pool,
         "backends": [slot.name for slot in slots],
         "policy": live.policy.hash,
+        "key": None if grant is None else _key(grant),
     }
     said: dict[str, Any] = {param.name: param.value for param in decision.params}
     warnings = list(decision.warnings)
@@ -56,6 +63,14 @@ def told(verdict: Verdict, live: Live, slots: Sequence[Slot]) -> dict[str, Any]:
     }
     explained["warnings"] = warnings
     return explained
+
+
+def _key(grant: Grant) -> dict[str, Any]:
+    return {
+        "name": grant.name,
+        "scenarios": grant.scenarios,
+        "pools": None if grant.pools is None else sorted(grant.pools),
+    }
 
 
 def _experiment(verdict: Verdict, live: Live) -> dict[str, Any] | None:

@@ -26,12 +26,28 @@ def _state_of(path: Path) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that nobody ever reads half of it; its folder is made. Raises OSError."""
+def write_whole(
+    path: Path,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    owner: tuple[int, int] | None = None,
+) -> None:
+    """Write a file so that nobody ever reads half of it; its folder is made. Raises OSError.
+
+    `mode` and `owner` (user and group) are as usual where they are left out.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(content)
+        if mode is None:
+            draft.write_bytes(content)
+        else:
+            draft.touch(mode=0o600)  # nobody else can read it before it is what it shall be
+            draft.write_bytes(content)
+            if owner is not None and owner != (os.geteuid(), os.getegid()):
+                os.chown(draft, *owner)
+            draft.chmod(mode)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)

@@ -25,6 +25,8 @@ _NEVER_FORWARDED = wire.HOP_BY_HOP | {
 }
 _NEVER_FORWARDED_PREFIXES = (b"x-stainless-", b"x-router-")
 _NEVER_RETURNED = wire.HOP_BY_HOP | {b"content-length", b"x-request-id"}
+#: who may read an answer in a browser is not a backend's to say
+_NEVER_RETURNED_PREFIX = b"access-control-"
 _REASONS: Mapping[int, bytes] = {200: b"OK", 400: b"Bad Request", 404: b"Not Found"}
 
 
@@ -63,7 +65,9 @@ def _forwarded_line(header: Header) -> bytes:
 def returned(header: Header) -> bytes:
     """A backend's header line for the client; nothing where it is not for it."""
     name, value = header
-    return b"" if name in _NEVER_RETURNED else name + b": " + value
+    if name in _NEVER_RETURNED or name.startswith(_NEVER_RETURNED_PREFIX):
+        return b""
+    return name + b": " + value
 
 
 _NO_NAMES: frozenset[bytes] = frozenset()
@@ -74,6 +78,12 @@ def named_by(connection: bytes | None) -> frozenset[bytes]:
     if connection is None or connection.lower() in (b"keep-alive", b"close"):
         return _NO_NAMES
     return frozenset(name.strip().lower() for name in connection.split(b","))
+
+
+def bearer(fields: Mapping[bytes, bytes]) -> bytes | None:
+    """The key in `Authorization: Bearer <key>`; None where there is none."""
+    scheme, _, key = fields.get(b"authorization", b"").partition(b" ")
+    return key.strip() or None if scheme.lower() == b"bearer" else None
 
 
 def given_id(fields: Mapping[bytes, bytes]) -> str | None:

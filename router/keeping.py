@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from router import keyfile, policycheck, reading
 from router import policy as policies
-from router import policycheck, reading
 from router.config import Config
 from router.files import Signature, signature_of
+from router.keyring import Keyring
 from router.pipeline import Pipeline
 from router.policy import Policy
 from router.telemetry import Metrics
@@ -179,6 +180,58 @@ class PolicyKeeper:
         self.files = (self.path, *policy.beside)
         # Touched but not changed, or put back as it was: nothing to build.
         return None if policy.hash == in_force.policy.hash else self.prepared(policy)
+
+
+# --- keys ------------------------------------------------------------------------------------
+
+
+@dataclass
+class KeysKeeper:
+    """The clients' keys in force: takes a changed file, or keeps what it had."""
+
+    path: Path
+    keyring: Keyring
+    read: Callable[[], Keyring]  # both sources as they are now; raises FileFault
+    use: Callable[[Keyring], None]
+    policy: Callable[[], Policy]  # the one in force
+    metrics: Metrics
+    turns: Turns
+    loaded_at: float = field(default_factory=time.time)
+    last_error: str | None = None
+
+    def __post_init__(self) -> None:
+        self._tell_of_strangers()
+
+    async def reload(self) -> str | None:
+        """Take the file as it is now; the fault in words where it cannot be taken."""
+        self.last_error = await self.turns.take(self._reload)
+        return self.last_error
+
+    async def _reload(self) -> str | None:
+        try:
+            keyring = await asyncio.to_thread(self.read)
+        except FileFault as fault:
+            return self._kept(str(fault))
+        except Exception as error:  # nothing in a file may end the watch over it
+            log.exception("keys not understood", file=str(self.path))
+            return self._kept(f"{self.path}: the router failed on it, its log says more: {error}")
+        self.keyring = keyring
+        self.use(keyring)
+        self.loaded_at = time.time()
+        self.metrics.count("keys_reload_total", "ok")
+        log.info("keys in force", file=str(self.path), keys=len(keyring.grants))
+        self._tell_of_strangers()
+        return None
+
+    def _tell_of_strangers(self) -> None:
+        """A scenario may come with the next policy; one that is misspelt never does."""
+        for name, scenario in keyfile.strangers(self.keyring, self.policy().scenarios):
+            log.warning("a key is for a scenario that is not there", key=name, scenario=scenario)
+
+    def _kept(self, error: str) -> str:
+        self.metrics.count("keys_reload_total", "failed")
+        log.warning("keys not taken, the old ones stay in force", error=error)
+        return error
 
 
 # --- the configuration ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import structlog
 
 from router import heads
 from router.affinity import MemoryAffinity
+from router.cors import Cors
 from router.errors import RouterError
 from router.health import USUAL, Rules
 from router.ports import (
@@ -66,13 +67,14 @@ class Pipeline:
         keepalive_s: float = 0.0,
         tracer: Tracer | None = None,
         bodies: Bodies | None = None,
+        cors: Cors | None = None,
     ) -> None:
         """`soon` calls a function a little later, when nobody waits for an answer.
 
         `queue` requests may wait for a backend that takes no more just now, each as long as
         `queue_timeout_s`. `keepalive_s`: a stream that was silent for so long is given a sign
         of life; 0, none. `attempts`: further ones, each at another backend. `bodies`: where what is
-        said is written down, if it is.
+        said is written down, if it is. `cors`: the web pages that may ask, if any may.
         """
         self.tracer = tracer
         self.conventions: Conventions | None = None
@@ -91,6 +93,7 @@ class Pipeline:
         self.live = live
         self.journal = journal
         self.bodies = bodies
+        self.cors = cors
         self.meter = meter
         self.clock = clock
         self.sessions = sessions

@@ -10,6 +10,7 @@ import msgspec
 from router.body import Spoken
 from router.chat import Endpoint
 from router.config import Backend
+from router.keyring import Grant
 from router.message import AnswerHead, Request
 from router.prefix import Turn
 from router.record import Record
@@ -23,7 +24,7 @@ class Order(msgspec.Struct, frozen=True):
     http: Request
     endpoint: Endpoint
     path: bytes  # as the backend wants it, with its query
-    key: str | None  # the client's name, where clients have keys
+    grant: Grant | None  # what the client's key opens, where clients have keys
 
 
 class AnswerListener(Protocol):

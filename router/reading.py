@@ -7,6 +7,7 @@ be had, the file is read in this one: a bigger router is better than none.
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import structlog
 
 from router import config as configs
+from router import keyfile
 from router import policy as policies
 from router.config import Config
 from router.files import Signature, own_environment, signature_of
@@ -32,7 +34,7 @@ _Read = TypeVar("_Read")
 
 
 class Deployment(NamedTuple):
-    """A configuration, and the policy that it names or why that cannot be taken."""
+    """A configuration, and the policy that it names or why there is no serving with it."""
 
     config: Config
     taken: Signature  # of the configuration's file, just before it was read
@@ -45,6 +47,8 @@ def deployment(path: Path, flags: Mapping[tuple[str, ...], Any] | None = None) -
     config = configs.load(path, flags=flags)
     policy: Policy | FileFault
     try:
+        if config.auth.has_keys:  # sound, or no worker would start
+            keyfile.keyring(configs.keys_path(path, config), config.auth.keys_env, os.environ)
         policy = policies.load(configs.policy_path(path, config), lightly=True)
     except FileFault as fault:
         policy = fault

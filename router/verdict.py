@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from router import bridge, decide, dialects, params, parse, rewrite, splice
+from router import bridge, decide, dialects, params, parse, permission, rewrite, splice
 from router.chat import ChatRequest, Classification, Decision, Endpoint
 from router.classify import Classifier, Recall
 from router.errors import ContextLength, ModelNotFound
 from router.health import Health
+from router.keyring import Grant
 from router.policy import Policy
 from router.ports import Upstream
 from router.thought import CLOSE, OPEN
@@ -72,8 +73,13 @@ class Live(msgspec.Struct, frozen=True):
     def slots(self) -> list[Slot]:
         return [slot for pool in self.pools.values() for slot in pool]
 
-    def served_names(self) -> list[str]:
-        names = dict.fromkeys(slot.model for slot in self.slots if slot.model)
+    def served_names(self, grant: Grant | None = None) -> list[str]:
+        """Models that are served now, to this client."""
+        names = dict.fromkeys(
+            slot.model
+            for slot in self.slots
+            if slot.model and permission.may_reach(grant, slot.upstream.backend.pool)
+        )
         return list(names)
 
 
@@ -170,22 +176,31 @@ def decide_for(
     live: Live,
     recall: Recall | None = None,
     request_id: str = "",
+    grant: Grant | None = None,
 ) -> Verdict:
     """Bytes in, decision out. No I/O and no clock: serving and explain both come here.
 
     `recall` tells the scenario that a session was last in. It is asked only for a turn that
     says nothing by itself and comes without its history. `request_id` draws the arm of an
-    experiment where the request has no session; without either it is in none.
+    experiment where the request has no session; without either it is in none. `grant`: what the
+    client's key opens. What it does not open is refused where it is asked for by name, and never
+    decided for.
 
     Deciding is pure, so a decision is remembered by all that it depends on: apps send
     the same few parameters all day, and only the text and the session differ.
     """
     request = parse.chat_request(endpoint, raw, headers)
     if request.model != "auto":
-        check_model(request.model, live)
+        check_model(request.model, live, grant)
     hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
-    found = live.classifier.scenario(request, hint, recall)
     policy, plans, arm = live.policy, live.plans, None
+    allowed = None
+    if grant is not None and grant.is_limited:
+        allowed = permission.scenarios(grant, policy)
+    found = live.classifier.scenario(request, hint, recall, allowed)
+    if allowed is not None and found.scenario not in allowed:
+        assert grant is not None
+        raise permission.refusal(grant, found.scenario, policy, allowed)
     if live.trials is not None:
         arm = arm_of(live.trials, request, found, request_id)
         if arm is not None:
@@ -289,7 +304,7 @@ def check_fits(request: ChatRequest, context: int | None) -> None:
         )
 
 
-def check_model(model: str, live: Live) -> None:
+def check_model(model: str, live: Live, grant: Grant | None = None) -> None:
     """Raise ModelNotFound for a name that leads nowhere.
 
     A backend that has not told its model yet might serve it: then the backend is
@@ -297,9 +312,9 @@ def check_model(model: str, live: Live) -> None:
     """
     if not model or model == "auto" or model.startswith("auto:") or model in live.aliases:
         return
-    names = live.served_names()
-    if model in names or any(slot.model is None for slot in live.slots):
+    if model in live.served_names() or any(slot.model is None for slot in live.slots):
         return
+    names = live.served_names(grant)
     exist = ", ".join(["auto", "auto:<scenario>", *sorted(live.aliases), *names])
     raise ModelNotFound(f"The model {model!r} does not exist. There are: {exist}.", param="model")
 

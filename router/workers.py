@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from router import app as apps
+from router import config as configs
 from router import policy as policies
 from router import programlog, trained
 from router.boards import Board
@@ -42,12 +44,15 @@ class Workers:
         deployed: Deployment,
         config_path: Path,
         *,
-        announce: Callable[[str, Config], None],
+        announce: Callable[[str, str | None, Config], None],
         labels: Mapping[str, str] | None = None,
         read: Callable[[], Config] | None = None,
         beside: Callable[[apps.App, asyncio.Event], Any] | None = None,
     ) -> None:
-        """`read` gives the configuration as the file has it now, with the same flags."""
+        """`read` gives the configuration as the file has it now, with the same flags.
+
+        `announce` is told where clients ask, and where operators do if not there.
+        """
         self._config = deployed.config
         self._taken = deployed.taken
         self._policy: Policy | FileFault | None = deployed.policy
@@ -62,25 +67,35 @@ class Workers:
         server = self._config.server
         count = (os.cpu_count() or 1) if server.workers == "auto" else server.workers
         try:
+            if not server.insecure and (mistakes := configs.exposed(self._config)):
+                raise FileFault(str(self._config_path), mistakes)
             if not self._can_begin():
                 return 1
+            listening = f"{server.host}:{server.port}"
             sockets = apps.listen(server.host, server.port, shared=count > 1)
+            admin_sockets = []
+            if server.admin is not None:
+                listening = f"admin_address {server.admin_address}"
+                admin_sockets = apps.listen(*server.admin, shared=count > 1)
         except FileFault as fault:
             print(f"scenario-router cannot start: {fault}", file=sys.stderr)
             return 1
         except OSError as error:
             print(
-                f"scenario-router cannot listen on {server.host}:{server.port}: {error.strerror}; "
-                "--port takes another port",
+                f"scenario-router cannot listen on {listening}: {error.strerror}; --port takes "
+                "another port",
                 file=sys.stderr,
             )
             return 1
         address = apps.address_of(sockets[0])
+        admin = apps.address_of(admin_sockets[0]) if admin_sockets else None
         if count == 1:
-            self._serve(sockets, lambda: self._announce(address, self._config))
+            self._serve(
+                sockets, admin_sockets, lambda: self._announce(address, admin, self._config)
+            )
             return 0
-        port = sockets[0].getsockname()[1]
-        return self._supervise(count, port, address)
+        ports = [group[0].getsockname()[1] for group in (sockets, admin_sockets) if group]
+        return self._supervise(count, ports, lambda: self._announce(address, admin, self._config))
 
     def _can_begin(self) -> bool:
         """Whether there is a policy for these backends, with what it learns. Raises FileFault."""
@@ -105,7 +120,11 @@ class Workers:
         return policy
 
     def _serve(
-        self, sockets: list[Any], on_ready: Callable[[], object], place: Place | None = None
+        self,
+        sockets: Sequence[socket.socket],
+        admin_sockets: Sequence[socket.socket],
+        on_ready: Callable[[], object],
+        place: Place | None = None,
     ) -> None:
         try:
             import uvloop
@@ -119,6 +138,7 @@ class Workers:
                     self._config,
                     self._config_path,
                     sockets,
+                    admin_sockets=admin_sockets,
                     on_ready=lambda app: on_ready(),
                     labels=self._labels,
                     read=self._read,
@@ -129,18 +149,19 @@ class Workers:
                 )
             )
 
-    def _supervise(self, count: int, port: int, address: str) -> int:
+    def _supervise(self, count: int, ports: Sequence[int], announce: Callable[[], None]) -> int:
+        """`ports`: that for clients, and that for operators if they have one."""
         ready_read, ready_write = os.pipe()
         boards = [Board() for _ in range(count)]
         places = [Place(boards, number) for number in range(count)]
-        running = {self._fork(port, ready_write, place): place for place in places}
+        running = {self._fork(ports, ready_write, place): place for place in places}
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: self._pass_on(number, running))
         self._is_stopping = False
         for _ in range(count):
             if os.read(ready_read, 1) == b"":
                 break
-        self._announce(address, self._config)
+        announce()
         while running:
             try:
                 pid, status = os.wait()
@@ -154,30 +175,40 @@ class Workers:
             place.board.leave()
             if not self._is_stopping:
                 log.error("worker died", pid=pid, status=os.waitstatus_to_exitcode(status))
-                self._restart(running, port, ready_write, place)
+                self._restart(running, ports, ready_write, place)
         return 0
 
-    def _restart(self, running: dict[int, Place], port: int, ready: int, place: Place) -> None:
+    def _restart(
+        self, running: dict[int, Place], ports: Sequence[int], ready: int, place: Place
+    ) -> None:
         """Start another worker in this place, unless we are told to stop meanwhile."""
         time.sleep(_RESTART_PAUSE_S)
         if self._is_stopping:
             return
         place.board.restarted()
-        pid = self._fork(port, ready, place)
+        pid = self._fork(ports, ready, place)
         running[pid] = place
         if self._is_stopping:  # told so while it was not yet known
             os.kill(pid, signal.SIGTERM)  # type: ignore[unreachable]  # a signal sets it
 
-    def _fork(self, port: int, ready: int, place: Place) -> int:
+    def _fork(self, ports: Sequence[int], ready: int, place: Place) -> int:
         pid = os.fork()
         if pid:
             return pid
         try:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
-            sockets = apps.listen(self._config.server.host, port, shared=True)
-            self._serve(sockets, lambda: os.write(ready, b"."), place)
+            server = self._config.server
+            sockets = apps.listen(server.host, ports[0], shared=True)
+            admin_sockets = []
+            if server.admin is not None:
+                admin_sockets = apps.listen(server.admin[0], ports[1], shared=True)
+            self._serve(sockets, admin_sockets, lambda: os.write(ready, b"."), place)
             os._exit(0)
+        except FileFault as fault:
+            # Others may serve on with what they know; who is new has to wait until it is mended.
+            log.error("worker cannot start", reason=str(fault))
+            os._exit(1)
         except BaseException:
             log.exception("worker failed")
             os._exit(1)

@@ -107,7 +107,7 @@ def test_the_dashboard_shows_what_there_is() -> None:
     # All of them, but for those that say less than others beside them.
     assert set(METRICS) - seen == {
         *("backend_draining", "workers", "build_info", "log_up"),
-        *("policy_reload_total", "policy_last_reload_timestamp_seconds"),
+        *("policy_reload_total", "policy_last_reload_timestamp_seconds", "keys_reload_total"),
     }
 
 

@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_what_is_read_elsewhere_is_what_would_be_read_here(place: Path) -> None:
-    flags = {("server", "port"): 9000}
+    flags: dict[tuple[str, ...], object] = {("server", "port"): 9000}
 
     config, _, policy = reading.elsewhere(reading.deployment, place, flags)
 

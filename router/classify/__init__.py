@@ -32,6 +32,8 @@ from collections.abc import Callable, Sequence
 from math import exp, inf
 from typing import NamedTuple
 
+import msgspec
+
 from router.chat import ChatRequest, Classification, Features, Turn
 from router.classify import features, hints, structure
 from router.classify.learned import Learned
@@ -94,21 +96,26 @@ class Classifier:
         self._abstain_below = learned.weights.abstain_below if learned is not None else 0.0
 
     def scenario(
-        self, request: ChatRequest, header_hint: str = "", recall: Recall | None = None
+        self,
+        request: ChatRequest,
+        header_hint: str = "",
+        recall: Recall | None = None,
+        allowed: tuple[str, ...] | None = None,
     ) -> Classification:
         """The request's scenario; raises InvalidValue where a hint names none that exists.
 
         A short turn's classification is remembered for a while: an agent sends the same
         last turn with every tool result, and people press the same button. `recall` tells a
-        session's last scenario, for clients that send no history.
+        session's last scenario, for clients that send no history. `allowed`: the scenarios to
+        choose among, at least one; None: all. One that a hint names may be another.
         """
         if header_hint or request.model != "auto" or len(request.text) > _REMEMBERED_CHARS:
-            return self._classified(request, header_hint, recall)[0]
+            return self._classified(request, header_hint, recall, allowed)[0]
         may_recall = recall is not None and _has_only_a_session(request)
-        key = (request.text, request.turns, request.has, request.earlier, may_recall)
+        key = (request.text, request.turns, request.has, request.earlier, may_recall, allowed)
         found = self._remembered.get(key)
         if found is None:
-            found, is_new = self._classified(request, header_hint, recall)
+            found, is_new = self._classified(request, header_hint, recall, allowed)
             if may_recall and not is_new:
                 return found  # it depends on the session
             if len(self._remembered) >= _REMEMBERED:
@@ -117,14 +124,20 @@ class Classifier:
         return found
 
     def _classified(
-        self, request: ChatRequest, header_hint: str, recall: Recall | None
+        self,
+        request: ChatRequest,
+        header_hint: str,
+        recall: Recall | None,
+        allowed: tuple[str, ...] | None,
     ) -> tuple[Classification, bool]:
         """The classification, and whether the turn surely speaks for itself."""
         seen = features.of(request, self._head_chars, self._tail_chars)
         words = self._words.found(seen.text)
         view = self._view(seen, words)
         if header_hint or request.model != "auto":
-            hint = hints.named(request.model, header_hint, self.policy)
+            hint = hints.named(
+                request.model, header_hint, self.policy, allowed or tuple(self.policy.scenarios)
+            )
             if hint is not None:
                 scenario, source, signal = hint
                 told = self._told(seen, scenario, source, 1.0, (signal,), words, view.thought)
@@ -132,7 +145,12 @@ class Classifier:
         is_new = view.follows <= _SURELY_NEW
         before = None if is_new else self._before(request, recall, view)
         opinion = self._in_conversation(view, seen, request.earlier, before)
-        return self._decided(seen, words, view, opinion), is_new
+        found = self._decided(seen, words, view, opinion, None)
+        if allowed is not None and found.scenario not in allowed:
+            signal = f"{found.scenario} is not for this key"
+            found = self._decided(seen, words, view, opinion, allowed)
+            found = msgspec.structs.replace(found, signals=(*found.signals, signal))
+        return found, is_new
 
     # ------------------------------------------------------------------ one turn by itself
 
@@ -240,9 +258,21 @@ class Classifier:
     # ------------------------------------------------------------------ the verdict
 
     def _decided(
-        self, seen: Features, words: Found, view: _View, opinion: _Opinion
+        self,
+        seen: Features,
+        words: Found,
+        view: _View,
+        opinion: _Opinion,
+        allowed: tuple[str, ...] | None,
     ) -> Classification:
-        likely = opinion.likely
+        likely, default = opinion.likely, self.policy.default_scenario
+        if allowed is not None:
+            likely = [
+                value if name in allowed else -1.0
+                for name, value in zip(self._names, likely, strict=True)
+            ]
+            if default not in allowed:
+                default = allowed[0]
         at = self._best(likely)
         confidence, winner = likely[at], self._names[at]
         own = [entry for entry in view.evidence if entry[0] == winner] if view.evidence else []
@@ -257,11 +287,11 @@ class Classifier:
         elif not own and (not learned or confidence < self._abstain_below):
             source = "default"
             signals = [self._doubt(likely)] if learned else [_NOTHING]
-            at, winner = self._default, self.policy.default_scenario
+            at, winner = self._index[default], default
             confidence = likely[at] if learned else 0.0
         if source in ("sticky", "default"):
             instead = self._shapes.continuing(winner, seen)
-            if instead is not None:
+            if instead is not None and (allowed is None or instead[0] in allowed):
                 winner, signal = instead
                 source = "structure"
                 signals.append(signal)

@@ -25,11 +25,12 @@ VERBS = {
     "logs": "look at the request log: filter, follow, sum up",
     "experiment": "how do presets tried side by side stand? stop, start, keep the winner",
     "replay": "what would another policy have made of the last requests? (no network needed)",
-    "schema": "print the JSON Schema of config, policy, record or body",
+    "schema": "print the JSON Schema of config, policy, keys, record or body",
     "status": "ask a running router how it is",
     "reload": "make a running router take its policy and its configuration anew",
     "bench": "how fast does a server answer, and what does a preset save?",
     "ab": "what does one preset or policy change against another, on a live model?",
+    "keys": "who may ask: add, list, revoke and rotate the keys of clients",
     "drain": "give a backend no new requests, or new ones again",
     "version": "print versions",
 }

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 from router import app as apps
 from router import config as configs
+from router import keyfile, policycheck, tomlfile
 from router import policy as policies
-from router import policycheck, tomlfile
 from router.commands import offline, options
 from router.config import Config
 from router.offline import Unconnected
 from router.policy import Policy
 from router.policycheck import Finding
-from router.tomlfile import FileFault
+from router.tomlfile import FileFault, Mistake
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +35,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         policy = policies.load(path)
         found = [*_findings(policy, config), *_launches(policy, config, args.config)]
+        found += _keys(policy, config, args.config)
         found.sort(key=lambda finding: finding.severity != "fault")
     except FileFault as fault:
         file = None if fault.name == str(path) else fault.name
         found = [Finding("fault", mistake, file) for mistake in fault.mistakes]
+    if not config.server.insecure:
+        exposed = configs.exposed(config)
+        found += [Finding("fault", mistake, str(args.config)) for mistake in exposed]
     is_sound = all(finding.severity == "note" for finding in found)
     if args.json:
         told = {
@@ -66,6 +71,25 @@ def _findings(policy: Policy, config: Config) -> list[Finding]:
     live = apps.live_of(config, policy, apps.slots_of(config, Unconnected))
     beside = {str(path): tomlfile.read(path) for path in policy.beside}
     return [*policycheck.broken(live), *policycheck.findings(policy, config.backends, beside)]
+
+
+def _keys(policy: Policy, config: Config, path: Path) -> list[Finding]:
+    """What is to be said of the clients' keys. Raises FileFault."""
+    keyring = apps.keyring_of(config, path)
+    file = configs.keys_path(path, config)
+    found = []
+    if file is not None:
+        text = tomlfile.read(file)
+        pools = {backend.pool for backend in config.backends}
+        mistakes = keyfile.findings(
+            keyfile.parse(text, str(file)), text, policy.scenarios, sorted(pools)
+        )
+        found += [Finding("fault", mistake, str(file)) for mistake in mistakes]
+    admin = config.server.admin_key_env
+    if keyring is not None and admin is not None and keyring.knows(os.environ[admin].encode()):
+        text = "the same key opens both: whoever asks a model may also change the router"
+        found.append(Finding("fault", Mistake("server.admin_key_env", None, text), str(path)))
+    return found
 
 
 def _launches(policy: Policy, config: Config, path: Path) -> list[Finding]:

@@ -32,6 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--header", action="append", default=[], metavar="NAME:VALUE", help="a request header"
     )
+    parser.add_argument("--key", metavar="NAME", help="as the client with the key of this name")
     parser.add_argument("--text", help="a user's message, in place of a whole request")
     parser.add_argument(
         "request", nargs="?", type=Path, help="file with a request body (default: standard input)"
@@ -42,17 +43,27 @@ def run(args: argparse.Namespace) -> int:
     live = offline.live(args, dialect=args.dialect)
     if live is None:
         return 1
+    grant = None
+    if args.key is not None:
+        grant = offline.grant(args)
+        if grant is None:
+            return 1
     pairs = (header.partition(":") for header in args.header)
     headers = {name.strip().lower().encode(): value.strip().encode() for name, _, value in pairs}
     request_id = heads.given_id(headers) or ""
     try:
         verdict = decide_for(
-            _ENDPOINTS[args.endpoint], _body(args), headers, live, request_id=request_id
+            _ENDPOINTS[args.endpoint],
+            _body(args),
+            headers,
+            live,
+            request_id=request_id,
+            grant=grant,
         )
     except RouterError as fault:
         print(fault.body().decode(), file=sys.stderr)
         return 1
-    told = explaining.told(verdict, live, live.pools.get(verdict.decision.pool, ()))
+    told = explaining.told(verdict, live, live.pools.get(verdict.decision.pool, ()), grant)
     print(json.dumps(told, indent=2, ensure_ascii=False) if args.json else _readable(told))
     return 0
 
@@ -74,6 +85,9 @@ def _readable(told: dict[str, Any]) -> str:
         f"thinking    {thinking}",
         f"pool        {told['pool']}: {', '.join(told['backends']) or 'no backend'}",
     ]
+    if (key := told["key"]) is not None:
+        open_to = [f"{what} {', '.join(key[what])}" for what in ("scenarios", "pools") if key[what]]
+        lines.append(f"key         {key['name']}  ({'; '.join(open_to) or 'opens all'})")
     if (experiment := told["experiment"]) is not None:
         arm = experiment["name"] + (f"/{experiment['arm']}" if experiment["arm"] else "")
         lines.append(f"experiment  {arm}  ({experiment['because']})")

@@ -30,6 +30,11 @@ def add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="port to listen on")
     parser.add_argument("--policy", help="policy file")
     parser.add_argument("--workers", help='processes that share the port, or "auto"')
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="start also where others can reach what asks for no key",
+    )
 
 
 def load(args: argparse.Namespace) -> Config | None:
@@ -72,14 +77,27 @@ def given(args: argparse.Namespace) -> dict[tuple[str, ...], Any]:
         value = getattr(args, key[1], None)
         if value is not None:
             flags[key] = int(value) if str(value).isdigit() else value
+    if getattr(args, "insecure", False):
+        flags["server", "insecure"] = True
     if getattr(args, "policy", None) is not None:
         flags["policy", "file"] = str(Path(args.policy).absolute())
     return flags
 
 
-def announce(address: str, config: Config, *, as_json: bool = False) -> None:
-    """The line that says we accept connections; scripts wait for it."""
-    text = f"scenario-router listening on {address}"
-    print(json.dumps({"listening": address}) if as_json else text, flush=True)
-    if config.auth.keys_env is None:
+def announce(address: str, admin: str | None, config: Config, *, as_json: bool = False) -> None:
+    """The line that says we accept connections; scripts wait for it.
+
+    `admin`: where the operators' pages are, if not there.
+    """
+    if as_json:
+        text = json.dumps({"listening": address, "admin": admin or address})
+    else:
+        text = f"scenario-router listening on {address}"
+        if admin is not None:
+            text = f"operators' pages on {admin}\n{text}"
+    # In one piece: other workers write to the same place.
+    print(text + "\n", end="", flush=True)
+    for exposed in configs.exposed(config):  # or it would not have started without --insecure
+        print(f"insecure: {exposed.message.partition(': ')[0]}", file=sys.stderr)
+    if not config.auth.has_keys:
         print("no client keys are configured: everybody who reaches it may ask", file=sys.stderr)

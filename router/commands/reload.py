@@ -26,10 +26,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"policy {answer['hash']} is in force")
     else:
         print(answer.get("error", answer), file=sys.stderr)
-    config = answer.get("config", {})
+    config, keys = answer.get("config", {}), answer.get("keys", {})
     if not args.json:
         _tell(config)
-    return 0 if code == 200 and config.get("reloaded", True) else 1
+        if keys.get("error"):
+            print(f"the keys stay as they were: {keys['error']}", file=sys.stderr)
+    is_taken = config.get("reloaded", True) and keys.get("reloaded", True)
+    return 0 if code == 200 and is_taken else 1
 
 
 def _tell(config: Mapping[str, Any]) -> None:

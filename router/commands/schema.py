@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-KINDS = ("config", "policy", "record", "body")
+KINDS = ("config", "policy", "keys", "record", "body")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +32,10 @@ def schema_of(what: str) -> dict[str, Any]:
         from router.policy import PolicyFile
 
         return PolicyFile.model_json_schema()
+    if what == "keys":
+        from router.keyfile import KeyFile
+
+        return KeyFile.model_json_schema()
     from router.config import Config
 
     return Config.model_json_schema()

@@ -39,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
     if status["policy"]["last_error"]:
         print(f"  last change refused: {status['policy']['last_error']}")
     _tell_config(status["config"])
+    if (keys := status.get("keys")) is not None:
+        print(f"keys: {keys['count']} clients have one")
+        if keys["last_error"]:
+            print(f"  last change refused: {keys['last_error']}")
     for backend in status["backends"]:
         state = "up" if backend["up"] else f"down ({backend['reason']})"
         if backend["draining"]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from router import keyfile
 from router.config import Config
 
 #: one question of each kind that the presets differ most in
@@ -26,7 +28,15 @@ async def give(address: str, config: Config) -> None:
     """Ask each question through the router and print what came of it."""
     import httpx
 
-    async with httpx.AsyncClient(base_url=address, timeout=300, trust_env=False) as client:
+    key = _known_key(config)
+    if config.auth.has_keys and key is None:
+        print("\nclients are asked for keys, which are kept as hashes: no tour without one")
+        print(lines_to_paste(address, None, has_keys=True), flush=True)
+        return
+    headers = {"authorization": f"Bearer {key}"} if key is not None else {}
+    async with httpx.AsyncClient(
+        base_url=address, headers=headers, timeout=300, trust_env=False
+    ) as client:
         for kind, question in QUESTIONS:
             print(f"\n--- {kind}: {question}", flush=True)
             try:
@@ -35,7 +45,15 @@ async def give(address: str, config: Config) -> None:
                 print(f"no answer: {type(error).__name__} {error}", flush=True)
         models = (await client.get("/v1/models")).json()["data"]
     real = [model for model in models if model["owned_by"] != "scenario-router"]
-    print(lines_to_paste(address, real, has_keys=config.auth.keys_env is not None), flush=True)
+    print(lines_to_paste(address, real, has_keys=config.auth.has_keys), flush=True)
+
+
+def _known_key(config: Config) -> str | None:
+    """A client's key that is spelled out somewhere, to show the way with."""
+    if config.auth.keys_env is None:
+        return None
+    keys = keyfile.spelled_out(config.auth.keys_env, os.environ)
+    return next((key.decode("utf-8", "surrogateescape") for _, key in keys), None)
 
 
 async def _ask(client: Any, question: str) -> None:
@@ -84,16 +102,18 @@ async def _texts(lines: AsyncIterator[str]) -> AsyncIterator[str]:
             yield thought or delta.get("content") or ""
 
 
-def lines_to_paste(address: str, models: list[dict[str, Any]], *, has_keys: bool) -> str:
-    """How to point a client here."""
+def lines_to_paste(address: str, models: list[dict[str, Any]] | None, *, has_keys: bool) -> str:
+    """How to point a client here. `models`: those that are served, where that is known."""
     key = "<your key>" if has_keys else "EMPTY"
     header = f' -H "Authorization: Bearer {key}"' if has_keys else ""
     names = ", ".join(
-        model["id"] + (f" = {model['label']}" if model.get("label") else "") for model in models
+        model["id"] + (f" = {model['label']}" if model.get("label") else "")
+        for model in models or ()
     )
+    serving = f"Serving: {names or 'no model yet'}. " if models is not None else ""
     message = '{"role": "user", "content": "Write a slogan for a bakery."}'
     return f"""
-Serving: {names or "no model yet"}. The router stays up; Ctrl-C ends it and what it started.
+{serving}The router stays up; Ctrl-C ends it and what it started.
 
 curl:
   curl {address}/v1/chat/completions{header} -d '{{"model": "auto", "messages": [{message}]}}'

@@ -88,9 +88,9 @@ class _Launching:
         self._taken: dict[Launch, str] = {}
         self.exit_code = 0
 
-    def announce(self, address: str, config: Config) -> None:
+    def announce(self, address: str, admin: str | None, config: Config) -> None:
         self._address = address
-        options.announce(address, config, as_json=self._args.json)
+        options.announce(address, admin, config, as_json=self._args.json)
 
     async def run(self, app: App, stop: asyncio.Event) -> None:
         """Launch, tour, then watch until cancelled."""

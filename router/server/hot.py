@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 import structlog
 
-from router import wire
+from router import cors, heads, wire
 from router.chat import PASSED, Endpoint
 from router.errors import (
     BadKey,
@@ -27,10 +27,11 @@ from router.errors import (
     UnsupportedCoding,
 )
 from router.exchange import Exchange
+from router.keyring import Grant, Keyring
 from router.message import Request
 from router.pipeline import Pipeline
 from router.ports import Order
-from router.server.plain import OPERATORS, Page
+from router.server.plain import OPERATORS, Door, Page, headers_of
 
 #: path, without /v1 → what it asks for. What is not classified passes as it came.
 _PATHS: Mapping[bytes, Endpoint] = {
@@ -76,14 +77,27 @@ Pages = Callable[[], PageProtocol]
 class PlainPages(Protocol):
     """The pages that need no framework; see plain.Plain.page."""
 
-    def __call__(self, method: str, target: str, *, is_inference: bool) -> Page: ...
+    def __call__(
+        self,
+        method: str,
+        target: str,
+        *,
+        is_inference: bool,
+        door: Door,
+        admit: Callable[[], Grant | None],
+    ) -> Page: ...
 
 
 log = structlog.get_logger(__name__)
 
-_REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
-#: the client's key → its name; None where everybody may ask
-Keys = Callable[[bytes], str | None]
+_REASONS = {
+    200: "OK",
+    204: "No Content",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 
 
 @lru_cache(maxsize=256)
@@ -146,8 +160,9 @@ class LentTransport(asyncio.Transport):
 class Connection(asyncio.Protocol):
     """A client's connection. Serves its requests one after another."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, door: Door) -> None:
         self._hub = hub
+        self._door = door
         self._reader = wire.RequestReader(
             head_limit=hub.settings.head_limit, body_limit=hub.settings.body_limit
         )
@@ -222,11 +237,12 @@ class Connection(asyncio.Protocol):
         self._has_continued = True
         if head.fields.get(b"expect", b"").lower() != b"100-continue":
             return
-        try:
-            self._hub.key_of(head)
-        except RouterError as fault:
-            self._refuse_bytes(fault)
-            return
+        if self._door is not Door.OPERATORS and endpoint_of(head.target) is not None:
+            try:
+                self._hub.grant_of(head)
+            except RouterError as fault:
+                self._refuse_bytes(fault)
+                return
         self._transport.write(_CONTINUE)
 
     def _serve(self, request: Request) -> None:
@@ -234,18 +250,18 @@ class Connection(asyncio.Protocol):
         self._has_continued = False
         self._keep_alive = request.keep_alive
         found = endpoint_of(request.target)
-        if found is None or request.method != b"POST":
+        if found is None or request.method != b"POST" or self._door is Door.OPERATORS:
             self._serve_page(request)
             return
         endpoint, path = found
         try:
-            key = self._hub.key_of(request)
+            grant = self._hub.grant_of(request)
             if b"content-encoding" in request.fields:
                 request.body = decompressed(request, self._hub.settings.body_limit)
         except RouterError as fault:
             self._refuse(endpoint, request, fault, keep=True)
             return
-        order = Order(request, endpoint, path, key)
+        order = Order(request, endpoint, path, grant)
         exchange = Exchange(self._hub.pipeline, order, self)
         self._exchange = exchange
         self._hub.pipeline.active.add(exchange)
@@ -253,7 +269,7 @@ class Connection(asyncio.Protocol):
 
     def _serve_page(self, request: Request) -> None:
         path = request.target.partition(b"?")[0]
-        if not path.startswith(OPERATORS):
+        if self._door is Door.CLIENTS or not path.startswith(OPERATORS):
             self._write_page(request)
         elif self._hub.pages is not None:
             self._lend(request, self._hub.pages)
@@ -261,15 +277,34 @@ class Connection(asyncio.Protocol):
             self._hub.load_pages(lambda pages: self._lend(request, pages))
 
     def _write_page(self, request: Request) -> None:
+        allowed = self._hub.pipeline.cors if self._door is not Door.OPERATORS else None
+        if allowed is not None and cors.is_preflight(request.method, request.fields):
+            self._answer_preflight(request, allowed)
+            return
         page = self._hub.plain(
             request.method.decode("latin-1"),
             request.target.decode("latin-1"),
             is_inference=endpoint_of(request.target) is not None,
+            door=self._door,
+            admit=lambda: self._hub.grant_of(request),
         )
         if page.pieces is not None:
             self._gather(request, page, [])
         else:
             self._send_page(request, page)
+
+    def _answer_preflight(self, request: Request, allowed: cors.Cors) -> None:
+        """A browser asks whether a page may ask; it sends no key with that."""
+        try:
+            lines = allowed.preflight(request.fields)
+        except RouterError as fault:
+            self._send_page(request, Page(fault.status, fault.body()))
+            return
+        start = [b"HTTP/1.1 204 No Content", *lines]
+        if not request.keep_alive:
+            start.append(b"connection: close")
+        self._transport.write(b"\r\n".join([*start, b"", b""]))
+        self.finish(keep=True)
 
     def _gather(self, request: Request, page: Page, done: list[bytes]) -> None:
         """Make one more piece of a page; between two of them others have their turn."""
@@ -298,11 +333,18 @@ class Connection(asyncio.Protocol):
             f"content-length: {len(page.body)}",
             "x-content-type-options: nosniff",
             *(f"{name.lower()}: {value}" for name, value in page.headers.items()),
+            *self._cors_lines(request),
             *([] if request.keep_alive else ["connection: close"]),
         ]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         self._transport.write(head if request.method == b"HEAD" else head + page.body)
         self.finish(keep=True)
+
+    def _cors_lines(self, request: Request | None) -> list[str]:
+        allowed = self._hub.pipeline.cors
+        if allowed is None or self._door is Door.OPERATORS or request is None:
+            return []
+        return [line.decode("latin-1") for line in allowed.lines(request.fields)]
 
     def _lend(self, request: Request, pages: Pages) -> None:
         """Have aiohttp serve one request on this connection."""
@@ -373,6 +415,10 @@ class Connection(asyncio.Protocol):
         pipeline.note(endpoint, request_id, fault)
         body = fault.body()
         keep = keep and self._keep_alive
+        more = [f"{name.lower()}: {value}" for name, value in headers_of(fault).items()]
+        more += self._cors_lines(request)
+        if not keep:
+            more.append("connection: close")
         self._transport.write(
             b"HTTP/1.1 %d \r\nx-request-id: %b\r\nx-router-policy: %b\r\n"
             b"content-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
@@ -381,7 +427,7 @@ class Connection(asyncio.Protocol):
                 request_id.encode(),
                 pipeline.live.policy.hash.encode(),
                 len(body),
-                b"" if keep else b"connection: close\r\n",
+                "".join(line + "\r\n" for line in more).encode("latin-1"),
             )
             + body
         )
@@ -430,9 +476,12 @@ class Hub:
         pipeline: Pipeline,
         plain: PlainPages,
         load_pages: Callable[[Callable[[Pages], None]], None],
-        keys: Keys | None,
+        keyring: Keyring | None,
     ) -> None:
-        """`load_pages` gets the operator's pages ready and then calls back with them."""
+        """`load_pages` gets the operator's pages ready and then calls back with them.
+
+        `keyring` may be changed while serving; None: everybody may ask.
+        """
         self.loop = loop
         self.now = loop.time
         self.settings = settings
@@ -440,23 +489,24 @@ class Hub:
         self.plain = plain
         self.load_pages = load_pages
         self.pages: Pages | None = None  # once they are loaded
-        self._keys = keys
+        self.keyring = keyring
         self.connections: set[Connection] = set()
 
-    def connection(self) -> Connection:
-        return Connection(self)
+    def connection(self, door: Door) -> Connection:
+        return Connection(self, door)
 
-    def key_of(self, request: Request) -> str | None:
-        """The name of the client's key. Raises BadKey where keys are asked for."""
-        if self._keys is None:
+    def grant_of(self, request: Request) -> Grant | None:
+        """What the client's key opens. Raises BadKey where keys are asked for."""
+        keyring = self.keyring
+        if keyring is None:
             return None
-        scheme, _, key = request.fields.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not key:
+        key = heads.bearer(request.fields)
+        if key is None:
             raise BadKey("An API key is needed: `Authorization: Bearer <key>`.")
-        name = self._keys(key.strip())
-        if name is None:
-            raise BadKey("The API key is not known here.")
-        return name
+        grant = keyring.find(key, self.pipeline.clock.now())
+        if grant is None:
+            raise BadKey(keyring.refusal(key))
+        return grant
 
     def check_time(self) -> None:
         now = self.now()

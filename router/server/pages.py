@@ -24,10 +24,11 @@ from router import policy as policies
 from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
 from router.explain import told
+from router.keyring import Grant, digest_of
 from router.policy import Policy
 from router.policycheck import Finding
 from router.server.dashboard import OPEN, Dashboard
-from router.server.plain import not_found
+from router.server.plain import headers_of, not_found
 from router.tomlfile import FileFault
 from router.verdict import Slot, decide_for
 
@@ -73,7 +74,12 @@ def _json(value: Any, status: int = 200, **headers: str) -> web.Response:
 
 
 def _error(fault: RouterError) -> web.Response:
-    return web.Response(body=fault.body(), status=fault.status, content_type="application/json")
+    return web.Response(
+        body=fault.body(),
+        status=fault.status,
+        content_type="application/json",
+        headers=headers_of(fault),
+    )
 
 
 class Pages:
@@ -82,7 +88,7 @@ class Pages:
     def __init__(self, app: App) -> None:
         self._app = app
         env = app.config.server.admin_key_env
-        self._admin_key = os.environ[env].encode() if env else None
+        self._admin_key = digest_of(os.environ[env].encode()) if env else None
         self._dashboard = Dashboard(app)
         self._runner = web.AppRunner(
             self._application(),
@@ -172,8 +178,9 @@ class Pages:
         """Raises BadKey. The dashboard's files hold nothing of anybody's, and ask for the key."""
         if self._admin_key is None or OPEN.fullmatch(request.rel_url.raw_path):
             return
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._admin_key):
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        key = heads.bearer({b"authorization": given}) or b""
+        if not hmac.compare_digest(digest_of(key), self._admin_key):
             raise BadKey("The router's own pages need the admin key.")
 
     async def _status(self, request: web.Request) -> web.Response:
@@ -220,6 +227,7 @@ class Pages:
                     "last_error": app.config_keeper.last_error,
                     "waiting": app.config_keeper.waiting,  # for a restart
                 },
+                "keys": self._keys(),
                 "backends": [
                     {
                         "name": slot.name,
@@ -263,6 +271,18 @@ class Pages:
             }
         )
 
+    def _keys(self) -> dict[str, Any] | None:
+        """Of clients; null: nobody is asked for one."""
+        keyring, keeper = self._app.hub.keyring, self._app.keys_keeper
+        if keyring is None:
+            return None
+        return {
+            "count": len(keyring.grants),
+            "file": keeper and str(keeper.path),
+            "loaded_at": keeper and keeper.loaded_at,
+            "last_error": keeper and keeper.last_error,
+        }
+
     async def _policy(self, request: web.Request) -> web.Response:
         policy = self._app.pipeline.live.policy
         etag = f'"{policy.hash}"'
@@ -302,7 +322,7 @@ class Pages:
         return policy, policycheck.findings(policy, self._app.config.backends, beside)
 
     async def _reload(self, request: web.Request) -> web.Response:
-        """The policy is what is answered for; the configuration is told of beside it."""
+        """The policy is what is answered for; configuration and keys are told of beside it."""
         error = await self._app.reload()
         told: dict[str, Any] = {"reloaded": error is None}
         if error is not None:
@@ -314,6 +334,8 @@ class Pages:
             "error": keeper.last_error,
             "waiting": keeper.waiting,
         }
+        if (keys := self._app.keys_keeper) is not None:
+            told["keys"] = {"reloaded": keys.last_error is None, "error": keys.last_error}
         return _json(told, status=200 if error is None else 400)
 
     async def _drain(self, request: web.Request) -> web.Response:
@@ -392,5 +414,15 @@ class Pages:
             name.lower(): value for name, value in request.raw_headers
         }  # as the serving path sees them
         request_id = heads.given_id(headers) or ""
-        verdict = decide_for(endpoint, await request.read(), headers, live, request_id=request_id)
-        return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ())))
+        grant = self._grant_called(request.query["key"]) if "key" in request.query else None
+        verdict = decide_for(
+            endpoint, await request.read(), headers, live, request_id=request_id, grant=grant
+        )
+        return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ()), grant))
+
+    def _grant_called(self, name: str) -> Grant:
+        keyring = self._app.hub.keyring
+        grants = {grant.name: grant for grant in (keyring.grants if keyring is not None else ())}
+        if name not in grants:
+            raise NotFound(f"There is no key {name!r}. There are: {', '.join(grants) or 'none'}.")
+        return grants[name]
