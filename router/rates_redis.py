@@ -16,7 +16,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from hashlib import sha1
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import structlog
@@ -44,12 +44,16 @@ _LONGEST_BACKOFF_S = 5.0  # after a refusal nobody is kept waiting for the next 
 #: requests it has under way and when it said so, where there is a limit on that. Numbers are
 #: written with %.0f, since Lua's own way ends at 14 digits. The clock is the server's: those of
 #: the routers differ. A key that has nothing left to say stays a minute, so that it is not made
-#: anew for each request.
+#: anew for each request. Numbers come and go as one text, `-` for none: for the library, each
+#: argument and each part of an answer is as much work as the whole text.
 SCRIPT = """
-local ask, tokens, requests_limit, tokens_limit, budget, streams = tonumber(ARGV[1]),
-  tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local due, due_day, due_spent = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local me, mine, lease, now = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+local told = {}
+for word in string.gmatch(ARGV[1], '%S+') do
+  told[#told + 1] = tonumber(word) or false
+end
+local ask, tokens, requests_limit, tokens_limit, budget, streams, due, due_day, due_spent, mine,
+  lease, now = unpack(told)
+local me = ARGV[2]
 local MINUTE, DAY = 60000000, 86400000000
 if not now then
   local time = redis.call('TIME')
@@ -132,8 +136,12 @@ local last = math.max(requests_at, tokens_at) - now
 if streams and mine + others > 0 then last = math.max(last, lease) end
 if spent > 0 then last = math.max(last, (day + 1) * DAY - now) end
 redis.call('PEXPIRE', KEYS[1], write(math.ceil(last / 1000) + 60000))
-return {refused, wait, math.max(0, requests_at - now), math.max(0, tokens_at - now), day, spent,
-  mine + others}
+local standing = {refused, wait, math.max(0, requests_at - now), math.max(0, tokens_at - now), day,
+  spent, mine + others}
+for place, number in ipairs(standing) do
+  standing[place] = write(number)
+end
+return table.concat(standing, ' ')
 """
 _DIGEST = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
@@ -338,20 +346,19 @@ class RedisRates:
         self, name: str, allowance: Allowance, owed: _Due | None, toll: Toll | None, is_first: bool
     ) -> Command:
         """The script's arguments. `is_first`: of this key; what follows it counts on from there."""
-        limits = ("" if limit is None else limit for limit in allowance)
-        return (
-            f"{self._prefix}:rate:{quote(name, safe='')}",
+        numbers = (
             0 if toll is None else 1,
             0 if toll is None else toll.tokens,
-            *limits,
+            *allowance,
             owed.tokens if owed is not None else 0,
             owed.day if owed is not None else -1,
             owed.spent if owed is not None else 0,
-            self._me,
-            self._local.of(name).underway if is_first else "",
+            self._local.of(name).underway if is_first else None,
             int(_LEASE_S * 1e6),
-            self._now_us() if self._now_us is not None else "",
+            self._now_us() if self._now_us is not None else None,
         )
+        text = " ".join(["-" if number is None else str(number) for number in numbers])
+        return f"{self._prefix}:rate:{quote(name, safe='')}", text, self._me
 
     async def _run(self, commands: list[Command]) -> list[Answer] | None:
         """The script, by its name once the server knows it: a script is sent once, and not more."""
@@ -498,7 +505,8 @@ class Question:
 
 
 def _standing(answer: Answer) -> Standing:
-    refused, *numbers = cast("list[int]", answer)
+    assert isinstance(answer, bytes)
+    refused, *numbers = map(int, answer.split())
     return Standing(REFUSALS[refused], *numbers)
 
 

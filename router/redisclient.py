@@ -27,7 +27,7 @@ class RedisFault(Exception):
         self.kind = kind
 
 
-Answer = bytes | int | str | list[int] | None | RedisFault
+Answer = bytes | int | str | None | RedisFault
 
 
 class Client(Protocol):
