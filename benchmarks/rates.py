@@ -79,10 +79,10 @@ async def in_redis(url: str) -> None:
 
     alone = sorted([await ask() for _ in range(2000)])
     print(f"Redis, one at a time: {median(alone):.0f} us, p99 {quantiles(alone, n=100)[98]:.0f} us")
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(20):
         await asyncio.gather(*(ask() for _ in range(200)))
-    each = (time.perf_counter() - began) / 4000 * 1e6
+    each = (time.process_time() - began) / 4000 * 1e6
     print(f"Redis, 200 at once: {each:.0f} us of this process each")
     assert store.status()["local"] == 0
     await store.close()

@@ -769,9 +769,13 @@ class Exchange:
 
     def settle(self, toll: Toll, record: Record) -> None:
         """Pay for what was used, in place of what was reserved."""
-        if toll.is_granted:
+        if not toll.is_granted:
+            return
+        try:
             tokens = tolls.used(record, toll, was_sent=self.sent_at is not None)
             self.pipeline.rates.settle(toll, tokens)
+        except Exception:
+            log.exception("tokens not settled", request_id=self.request_id)
 
     def journey(self, record: Record) -> Journey | None:
         """For its spans; None where it is not to be told of."""

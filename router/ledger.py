@@ -25,6 +25,8 @@ ROWS = 8192
 _NAME_BYTES = 16
 _USED = struct.Struct("=qqqq")  # requests_at, tokens_at, day, spent
 _UNDERWAY = struct.Struct("=i")
+#: before the rows: whether there is any, which without limits there never is
+_HEAD = 8
 _TRIES = 64
 _NOBODY = bytes(_NAME_BYTES)
 
@@ -37,15 +39,16 @@ class Ledger:
         self._columns = struct.Struct(f"={workers}i")
         self._width = _NAME_BYTES + _USED.size + self._columns.size
         self._file = _file()
-        os.ftruncate(self._file, rows * self._width)
-        self._memory = mmap.mmap(self._file, rows * self._width)
+        size = _HEAD + rows * self._width
+        os.ftruncate(self._file, size)
+        self._memory = mmap.mmap(self._file, size)
 
     def row(self, name: str) -> int | None:
         """Where a key's row begins; a new one where there is none. None: there is no room."""
         digest = blake2b(name.encode(), digest_size=_NAME_BYTES).digest()
         first = int.from_bytes(digest[:4], "big")
         for step in range(self._rows):
-            at = (first + step) % self._rows * self._width
+            at = _HEAD + (first + step) % self._rows * self._width
             found = self._memory[at : at + _NAME_BYTES]
             if found == digest:
                 return at
@@ -54,6 +57,7 @@ class Ledger:
                 try:
                     if self._memory[at : at + _NAME_BYTES] == _NOBODY:
                         self._memory[at : at + _NAME_BYTES] = digest
+                        self._memory[0] = 1
                     if self._memory[at : at + _NAME_BYTES] == digest:
                         return at
                 finally:
@@ -94,7 +98,9 @@ class Ledger:
 
     def begin(self, worker: int) -> None:
         """A new process has this place: what the last one had under way is no more."""
-        for at in range(0, self._rows * self._width, self._width):
+        if not self._memory[0]:
+            return
+        for at in range(_HEAD, _HEAD + self._rows * self._width, self._width):
             if self._memory[at : at + _NAME_BYTES] != _NOBODY:
                 self.put_underway(at, worker, 0)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +14,10 @@ from typing import Any
 import openai
 import pytest
 
+from router import config as configs
+from router.tomlfile import FileFault
 from tests.clients.demo import await_fact
-from tests.support.product import Product
+from tests.support.product import ROOT, Product
 from tests.support.prometheus import page_of
 from tests.support.rawclient import RawConnection, RawReply, exchange, request_bytes, sse_events
 from tests.support.redisstand import RedisStand
@@ -155,6 +159,9 @@ def test_the_request_over_the_limit_is_a_rate_limit_error(
     assert [record["limit"] for record in served] == [None] * 3
     assert (last["status"], last["outcome"]) == (429, "rejected")
     assert (last["error_code"], last["limit"]) == ("rate_limit_exceeded", "requests")
+    command = [sys.executable, "-m", "router", "status", "--url", product.url]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "three has used up its requests_per_minute" in told
     page = page_of(product)
     assert page.value("limited_total", key="three", limit="requests") == 1
     assert page.sum("rejected_total", reason="key_limit") >= 1
@@ -292,6 +299,14 @@ def test_every_answer_of_a_key_with_limits_tells_of_them(
     assert left[:2] == [99, 98]
     assert limits_in(whole)["reset-requests"].endswith("ms")
 
+    headers = {"Authorization": "Bearer all", "Content-Encoding": "gzip", "X-Request-Id": "cut"}
+    unread = exchange(product.port, request_bytes("POST", CHAT, headers, b"no gzip"))
+    assert unread.status == 400
+    assert set(limits_in(unread)) == names
+    await_fact(
+        lambda: [r for r in product.records() if (r["request_id"], r["key"]) == ("cut", "all")]
+    )
+
     free = post(product, "free", {"model": "tiny", "input": "x"}, "/v1/embeddings")
     assert limits_in(free) == {"limit-requests": "1", "remaining-images": "2"}
 
@@ -338,6 +353,25 @@ def test_a_default_is_for_each_key_that_says_nothing(
             "more": [200] * 5 + [429],
             "spelt": [200] * 2 + [429] * 4,
         }
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        (
+            "streams = 2",
+            r"limits.*streams is a limit of each client's key, and \[auth\] names no keys",
+        ),
+        ("requests_per_minute = 0", r"limits\.requests_per_minute"),
+        ('store = "redis"', r"REDIS_URL is not set"),
+    ],
+)
+def test_limits_that_could_not_hold_are_mistakes(tmp_path: Path, text: str, mistake: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'[limits]\n{text}\n[[backends]]\nname = "a"\nurl = "http://127.0.0.1:1"\n')
+
+    with pytest.raises(FileFault, match=mistake):
+        configs.load(path, environ={})
 
 
 # --- the next start ---------------------------------------------------------------------------
