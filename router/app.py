@@ -412,8 +412,7 @@ class App:
             self._spawn(self._push(self.exporter))
         if self.retention is not None:
             self.retention.start()
-        await self.pipeline.affinity.start()
-        await self.pipeline.rates.start()
+        await asyncio.gather(self.pipeline.affinity.start(), self.pipeline.rates.start())
         if isinstance(self.pipeline.rates, MemoryRates):
             self._remember_spending(self.pipeline.rates)
             self._spawn(self._keep_spending())

@@ -13,7 +13,7 @@ from router.config import Backend
 from router.keyring import Grant
 from router.message import AnswerHead, Request
 from router.prefix import Turn
-from router.rates import Standing, Used
+from router.rates import Standing
 from router.record import Record
 from router.toll import Toll
 from router.tracing import Journey, Trace
@@ -261,9 +261,6 @@ class Rates(Protocol):
 
     def status(self) -> dict[str, Any]:
         """For operators: store, is_ok, faults, last_fault, latency_ms, local."""
-
-    def used(self) -> dict[str, Used]:
-        """What is known here of each key with limits, by its name; only to be read."""
 
     async def start(self) -> None:
         """Get ready; not being able to is no reason not to serve."""

@@ -81,9 +81,6 @@ class MemoryRates:
     def status(self) -> dict[str, Any]:
         return status("memory")
 
-    def used(self) -> dict[str, Used]:
-        return self._used
-
     async def start(self) -> None:
         """Nothing to get ready."""
 
@@ -161,9 +158,6 @@ class WorkersRates(MemoryRates):
     def of(self, name: str) -> Used:
         row = self._row(name)
         return super().of(name) if row is None else self._ledger.read(row)
-
-    def used(self) -> dict[str, Used]:
-        return {name: self.of(name) for name in self._rows}
 
     def _row(self, name: str) -> int | None:
         if name not in self._rows:

@@ -16,7 +16,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from hashlib import sha1
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import structlog
@@ -25,7 +25,7 @@ from router import config, ratebook, redisurl
 from router.keyring import Allowance
 from router.ports import Clock, Rates
 from router.ratebook import MemoryRates
-from router.rates import REFUSALS, Standing, Used
+from router.rates import REFUSALS, Standing
 from router.redisclient import Answer, Client, Command, RedisClient, RedisFault
 from router.redislink import CONNECT_S, PAUSE_S, Link, blurred
 from router.toll import Toll
@@ -166,6 +166,15 @@ class _Due:
         self.spent = 0  # of that day
 
 
+class _Errand(NamedTuple):
+    """One run of the script for a key: what is asked, what is told, or both."""
+
+    name: str
+    question: Question | None
+    owed: _Due | None
+    is_first: bool  # of this key in a round trip; what follows counts on from there
+
+
 class RedisRates:
     """The store that is shared."""
 
@@ -244,9 +253,6 @@ class RedisRates:
             local=self.local,
         )
 
-    def used(self) -> dict[str, Used]:
-        return self._local.used()
-
     async def start(self) -> None:
         """Waits for the first try to connect, not for its success."""
         await self._link.start(self._work, self._give_signs_of_life)
@@ -309,56 +315,59 @@ class RedisRates:
             del self._to_ask[question]
         names = dict.fromkeys(question.toll.name for question in questions)
         names |= dict.fromkeys(list(self._due)[:_BATCH])
-        due = {name: told for name in names if (told := self._due.pop(name, None)) is not None}
+        due = {name: self._due.pop(name, None) for name in names}
         if not self._to_ask and not self._due:
             self._has_work.clear()
-        tolls: list[Question | None] = []
-        commands: list[Command] = []
-        said: set[str] = set()
-        for question in questions:
-            toll = question.toll
-            is_first = toll.name not in said
-            said.add(toll.name)
-            owed = due.get(toll.name) if is_first else None
-            commands.append(self._command(toll.name, toll.allowance, owed, toll, is_first))
-            tolls.append(question)
-        for name, owed in due.items():
-            if name not in said:
-                commands.append(self._command(name, owed.allowance, owed, None, True))
-                tolls.append(None)
-        if not commands:
-            self._is_told.set()
-            return
-        answers = await self._run(commands)
-        if answers is None:
-            for name, owed in due.items():
-                self._owe_again(name, owed)
-            for question in questions:
-                self._answer_here(question)
-            if not self._has_work.is_set():
-                self._is_told.set()
-            return
-        self._take(tolls, answers)
+        errands = [self._errand(question, due) for question in questions]
+        errands += [
+            _Errand(name, None, owed, is_first=True)
+            for name, owed in due.items()
+            if owed is not None
+        ]
+        if errands:
+            answers = await self._run([self._command(errand) for errand in errands])
+            if answers is not None:
+                self._take(errands, answers)
+            else:
+                for errand in errands:
+                    self._fell_through(errand)
         if not self._has_work.is_set():
             self._is_told.set()
 
-    def _command(
-        self, name: str, allowance: Allowance, owed: _Due | None, toll: Toll | None, is_first: bool
-    ) -> Command:
-        """The script's arguments. `is_first`: of this key; what follows it counts on from there."""
+    def _errand(self, question: Question, due: dict[str, _Due | None]) -> _Errand:
+        """What is owed goes with the first question of its key, and is then not `due` any more."""
+        name = question.toll.name
+        is_first = name in due
+        return _Errand(name, question, due.pop(name, None), is_first=is_first)
+
+    def _command(self, errand: _Errand) -> Command:
+        """The script's arguments."""
+        question, owed = errand.question, errand.owed
+        if question is not None:
+            asked, allowance = question.toll.tokens, question.toll.allowance
+        else:
+            assert owed is not None
+            asked, allowance = 0, owed.allowance
         numbers = (
-            0 if toll is None else 1,
-            0 if toll is None else toll.tokens,
+            0 if question is None else 1,
+            asked,
             *allowance,
             owed.tokens if owed is not None else 0,
             owed.day if owed is not None else -1,
             owed.spent if owed is not None else 0,
-            self._local.of(name).underway if is_first else None,
+            self._local.of(errand.name).underway if errand.is_first else None,
             int(_LEASE_S * 1e6),
             self._now_us() if self._now_us is not None else None,
         )
         text = " ".join(["-" if number is None else str(number) for number in numbers])
-        return f"{self._prefix}:rate:{quote(name, safe='')}", text, self._me
+        return f"{self._prefix}:rate:{quote(errand.name, safe='')}", text, self._me
+
+    def _fell_through(self, errand: _Errand) -> None:
+        """It did not arrive, or nobody knows."""
+        if errand.owed is not None:
+            self._owe_again(errand.name, errand.owed)
+        if errand.question is not None:
+            self._answer_here(errand.question)
 
     async def _run(self, commands: list[Command]) -> list[Answer] | None:
         """The script, by its name once the server knows it: a script is sent once, and not more."""
@@ -386,18 +395,19 @@ class RedisRates:
         self._is_known_script = answers is not None
         return answers
 
-    def _take(self, asked: list[Question | None], answers: list[Answer]) -> None:
+    def _take(self, errands: list[_Errand], answers: list[Answer]) -> None:
         refusal: RedisFault | None = None
-        for question, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, RedisFault):
-                if answer.kind == "wrong_type":
-                    self._link.note(answer)
-                else:
-                    refusal = answer
-                if question is not None:
-                    self._answer_here(question)
-            elif question is not None:
-                self._learn(question, _standing(answer))
+        for errand, answer in zip(errands, answers, strict=True):
+            if not isinstance(answer, RedisFault):
+                if errand.question is not None:
+                    self._learn(errand.question, _standing(answer))
+            elif answer.kind == "wrong_type":  # a key of somebody else's: nothing is told there
+                self._link.note(answer)
+                if errand.question is not None:
+                    self._answer_here(errand.question)
+            else:
+                refusal = answer
+                self._fell_through(errand)
         if refusal is None:
             self._link.accepted()
             self._backoff_s = PAUSE_S
@@ -439,7 +449,7 @@ class RedisRates:
         self._wake()
 
     def _owe_again(self, name: str, owed: _Due) -> None:
-        """It did not arrive, or nobody knows."""
+        """What was to be told is still to be told, with what has come meanwhile."""
         newer = self._due.get(name)
         if newer is None:
             self._due[name] = owed

@@ -166,8 +166,8 @@ def refusal(name: str, allowance: Allowance, standing: Standing, busy_s: int) ->
             )
         case "streams":
             return RateLimited(
-                f"The key {name!r} has {allowance.streams} requests under way, and may have no "
-                "more at once.",
+                f"The key {name!r} has all the requests under way that it may have at once: "
+                f"{allowance.streams}.",
                 limit="streams",
                 wait_us=busy_s * 1_000_000,
             )

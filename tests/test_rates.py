@@ -338,7 +338,7 @@ def test_what_a_dead_worker_had_under_way_is_given_back_and_what_it_used_is_not(
     heir = ratebook.WorkersRates(clock, ledger, 0)
 
     assert asked(heir, "shop", allowance).is_granted
-    told = other.used()["shop"]
+    told = other.of("shop")
     assert (told.underway, told.requests_at) == (1, other.ticks_us() + 40_000_000)
 
 

@@ -76,32 +76,37 @@ class Log:
         self.records.append(record)
 
 
-class Failing(MemoryRates):
+class Failing:
     """A store of which one function fails."""
 
+    is_shared = False
+
     def __init__(self, clock: HandClock, function: str) -> None:
-        super().__init__(clock)
+        self._store = MemoryRates(clock)
         self._function = function
 
-    def _fail(self, function: str) -> None:
+    def _that(self, function: str) -> MemoryRates:
         if function == self._function:
             raise RuntimeError("what nobody thought of")
+        return self._store
 
     def look(self, toll: Toll) -> Standing:
-        self._fail("look")
-        return super().look(toll)
+        return self._that("look").look(toll)
 
     def ask(self, toll: Toll, then: Callable[[Toll], None]) -> None:
-        self._fail("ask")
-        super().ask(toll, then)
+        self._that("ask").ask(toll, then)
 
     def over(self, toll: Toll) -> None:
-        self._fail("over")
-        super().over(toll)
+        self._that("over").over(toll)
 
     def settle(self, toll: Toll, tokens: int) -> None:
-        self._fail("settle")
-        super().settle(toll, tokens)
+        self._that("settle").settle(toll, tokens)
+
+    def status(self) -> dict[str, Any]:
+        return self._store.status()
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("function", ["", "look", "ask", "over", "settle"])

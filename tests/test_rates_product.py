@@ -258,7 +258,7 @@ def test_a_place_is_free_as_soon_as_its_client_has_left(
             backend.wait_requests(round_)
             refused = post(product, "one", ask(stream=True))
             assert (refused.status, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-            assert "1 requests under way" in refused.json()["error"]["message"]
+            assert "may have at once: 1" in refused.json()["error"]["message"]
             assert refused.header("retry-after")
         await_fact(lambda: used(product, "one")["streams"]["used"] == 0)
 

@@ -226,13 +226,17 @@ if shutil.which("redis-server"):  # runs where a Redis is offered
         assert await ask(store, toll(TEN)) == ""
         server.config_set("maxmemory", 1)
 
-        told = [await ask(store, toll(TEN)) for _ in range(20)]
+        spent = toll(TEN, 100)
+        told = [await ask(store, tolled) for tolled in [spent, *(toll(TEN) for _ in range(19))]]
+        store.over(spent)
+        store.settle(spent, 640)
 
         assert told == [""] * 9 + ["requests"] * 11
         assert store.local == 20
         assert not store.status()["is_ok"]
         assert store.status()["faults"] < 20
         server.config_set("maxmemory", 0)
+        await until(lambda: server.hget("r:rate:shop", "u") == "640")  # it was not forgotten
 
     async def test_a_user_needs_no_more_rights_than_the_documents_say(
         routers: Routers, stand: RedisStand, server: redis.Redis
