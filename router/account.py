@@ -49,6 +49,8 @@ def of(exchange: Exchange) -> tuple[Record, Sequence[tuple[str, str, str]]]:
     record.moved_because = exchange.moved_because
     if exchange.queued_s:
         record.queue_ms = _ms(exchange.queued_s)
+    if (toll := exchange.toll) is not None and toll.standing is not None:
+        record.limit = toll.standing.refused or None
     verdict = exchange.verdict
     if verdict is not None:
         _describe(record, verdict, exchange)

@@ -37,10 +37,11 @@ from router.fleet import Fleet, Pools, slot_of
 from router.health import Health, Rules
 from router.journal import BodyJournal, FileJournal
 from router.keeping import ConfigKeeper, KeysKeeper, PolicyKeeper, Turns, watch
-from router.keyring import Keyring
+from router.keyring import Allowance, Keyring
 from router.pipeline import Pipeline
 from router.policy import Policy
-from router.ports import Affinity, Upstream
+from router.ports import Affinity, Rates, Upstream
+from router.ratebook import MemoryRates, WorkersRates
 from router.referee import Referee, out_of
 from router.retention import Retention
 from router.retrying import Budget
@@ -48,7 +49,10 @@ from router.server.hot import Hub
 from router.server.plain import Door, Plain
 from router.sessions import MemorySessions
 from router.shadow import Shadows
+from router.spending import Spending, Spent
 from router.telemetry import Metrics
+from router.toll import Toll
+from router.toll import told as toll_told
 from router.tomlfile import FileFault
 from router.tracing import Tracer
 from router.trialfiles import TrialFiles
@@ -64,6 +68,8 @@ log = structlog.get_logger(__name__)
 _SWEEP_S = 0.25
 #: how long ended requests wait at most to be recorded together
 _RECORD_PAUSE_S = 0.1
+#: how often it is written down what keys have spent of their budgets
+_SPENDING_PAUSE_S = 10.0
 #: glibc's mallopt: how many heaps there are
 _M_ARENA_MAX = -8
 
@@ -192,6 +198,7 @@ class App:
             soon=lambda work: self.loop.call_later(record_pause_s, work),
             sessions=MemorySessions(SystemClock()),
             affinity=_affinity(config),
+            rates=_rates(config, place),
             rules=_rules(config),
             budget=Budget(config.retry.share, config.retry.least),
             attempts=config.retry.attempts,
@@ -249,14 +256,19 @@ class App:
         keys_path = configs.keys_path(config_path, config)
         self._keys_taken = signature_of([keys_path] if keys_path is not None else [])
         keyring = keyring_of(config, config_path)
+        self._spending = Spending(trained.folder(), config_path)
         self._worker = place.number if place is not None else 0
         self.metrics.follow("log_written_total", lambda: self.journal.written)
         self.metrics.follow("log_dropped_total", lambda: self.journal.dropped)
         if (bodies := self.bodies) is not None:
             self.metrics.follow("log_bodies_dropped_total", lambda: bodies.dropped)
-        if config.affinity.store == "redis":
-            status = self.pipeline.affinity.status
-            self.metrics.follow("redis_errors_total", lambda: int(status()["faults"]))
+        stores = self._in_redis()
+        if stores:
+            self.metrics.follow(
+                "redis_errors_total", lambda: sum(int(of.status()["faults"]) for of in stores)
+            )
+        rates = self.pipeline.rates
+        self.metrics.follow("rates_local_total", lambda: int(rates.status()["local"]))
         self.census = Census(self.metrics, self._report, place, settle=self.pipeline.settle)
         self._pages: Pages | None = None
         self.hub = Hub(
@@ -308,10 +320,58 @@ class App:
                 reasons.append(f"{slot.name}: {slot.health.reason}")
         return False, "no backend is usable (" + "; ".join(reasons) + ")"
 
+    def _in_redis(self) -> list[Affinity | Rates]:
+        """What is kept there."""
+        stores: list[Affinity | Rates] = [self.pipeline.affinity, self.pipeline.rates]
+        return [store for store in stores if store.is_shared]
+
+    def _limited(self) -> list[Toll]:
+        """What a request of each key with limits would ask by."""
+        keyring = self.hub.keyring
+        return [
+            Toll(grant.name, grant.allowance)
+            for grant in (keyring.grants if keyring is not None else ())
+            if grant.allowance is not None
+        ]
+
+    def _remember_spending(self, rates: MemoryRates) -> None:
+        """Budgets are for a day, whenever the router was started."""
+        if (spent := self._spending.read()) is not None:
+            for name, tokens in spent.tokens.items():
+                rates.remember(name, spent.day, tokens)
+
+    async def _keep_spending(self) -> None:
+        while True:
+            await asyncio.sleep(_SPENDING_PAUSE_S)
+            if self._worker == 0:  # the workers have the same to say
+                await self._write_spending()
+
+    async def _write_spending(self) -> None:
+        before = self._spending.fault
+        await asyncio.to_thread(self._spending.write, self._spent_today())
+        if self._spending.fault is not None and before is None:
+            log.warning("budgets begin anew with a restart", fault=self._spending.fault)
+
+    def _spent_today(self) -> Spent:
+        rates = self.pipeline.rates
+        found = {
+            toll.name: rates.look(toll)
+            for toll in self._limited()
+            if toll.allowance.tokens_per_day is not None
+        }
+        day = max((standing.day for standing in found.values()), default=0)
+        return Spent(day, {name: one.spent for name, one in found.items() if one.spent})
+
+    def keys_used(self) -> dict[str, dict[str, Any]]:
+        """Of each key with limits: them, and what it has used of them, as far as is known here."""
+        rates = self.pipeline.rates
+        return {one.name: toll_told(one.allowance, rates.look(one)) for one in self._limited()}
+
     def _report(self) -> Report:
         """How this worker is now."""
         now = time.time()
         pipeline, affinity = self.pipeline, self.pipeline.affinity.status()
+        stores = self._in_redis()
         return Report(
             worker=self._worker,
             pid=os.getpid(),
@@ -339,7 +399,7 @@ class App:
             is_policy_ok=self.keeper.last_error is None,
             is_config_ok=self.config_keeper.last_error is None,
             is_log_ok=self.journal.fault is None,
-            is_redis_ok=affinity["is_ok"] if affinity["store"] == "redis" else None,
+            is_redis_ok=all(of.status()["is_ok"] for of in stores) if stores else None,
             is_keys_ok=self.keys_keeper.last_error is None if self.keys_keeper else None,
         )
 
@@ -355,7 +415,10 @@ class App:
             self._spawn(self._push(self.exporter))
         if self.retention is not None:
             self.retention.start()
-        await self.pipeline.affinity.start()
+        await asyncio.gather(self.pipeline.affinity.start(), self.pipeline.rates.start())
+        if isinstance(self.pipeline.rates, MemoryRates):
+            self._remember_spending(self.pipeline.rates)
+            self._spawn(self._keep_spending())
         await self.fleet.start(self._use)
         doors = [(sock, Door.CLIENTS if admin_sockets else Door.ALL) for sock in sockets]
         for sock, door in [*doors, *((sock, Door.OPERATORS) for sock in admin_sockets)]:
@@ -496,8 +559,11 @@ class App:
             connection.close_if_idle()
         if self._pages is not None:
             await self._pages.stop()
-        await self.pipeline.affinity.close()
         self.pipeline.settle()
+        await self.pipeline.affinity.close()
+        await self.pipeline.rates.close()
+        if not self.pipeline.rates.is_shared:
+            await self._write_spending()
         await self.referee.close()
         for part in (self.retention, self.bodies, self.journal):
             if part is not None:
@@ -516,6 +582,17 @@ def _affinity(config: Config) -> Affinity:
     from router import affinity_redis
 
     return affinity_redis.opened(settings, SystemClock(), os.environ)
+
+
+def _rates(config: Config, place: Place | None) -> Rates:
+    """The store of what keys have used: of this process, of all workers, or in Redis."""
+    if config.rates_in_redis:
+        from router import rates_redis
+
+        return rates_redis.opened(config.affinity, SystemClock(), os.environ)
+    if place is not None and place.ledger is not None:
+        return WorkersRates(SystemClock(), place.ledger, place.number)
+    return MemoryRates(SystemClock())
 
 
 def _exporter(config: Config, place: Place | None) -> Exporter | None:
@@ -598,9 +675,15 @@ def keyring_of(config: Config, config_path: Path) -> Keyring | None:
 
 def _read_keys(config: Config, config_path: Path) -> Keyring:
     path = configs.keys_path(config_path, config)
+    limits = config.limits
+    default = Allowance(
+        limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day, limits.streams
+    )
     if path is None:
-        return keyfile.keyring(None, config.auth.keys_env, os.environ)
-    return reading.elsewhere(keyfile.keyring, path, config.auth.keys_env, dict(os.environ))
+        found = keyfile.keyring(None, config.auth.keys_env, os.environ)
+    else:
+        found = reading.elsewhere(keyfile.keyring, path, config.auth.keys_env, dict(os.environ))
+    return found.with_default(default)
 
 
 def listen(host: str, port: int, *, shared: bool) -> list[socket.socket]:

@@ -154,6 +154,17 @@ METRICS: Mapping[str, Metric] = {
             ("reason",),
         ),
         Metric(
+            "limited_total",
+            "counter",
+            "Requests refused by a limit of their key: requests, tokens, budget, streams.",
+            ("key", "limit"),
+        ),
+        Metric(
+            "rates_local_total",
+            "counter",
+            "Requests of keys with limits that Redis should have decided on, and this process did.",
+        ),
+        Metric(
             "queue_wait_seconds",
             "histogram",
             "Time in line, of those requests that had to wait.",
@@ -211,8 +222,8 @@ METRICS: Mapping[str, Metric] = {
             "0 while the file of keys is refused; only where there is one.",
         ),
         Metric("sessions", "gauge", "Sessions that a worker remembers.", ("worker",)),
-        Metric("redis_up", "gauge", "1 while Redis answers; only where sessions are kept there."),
-        Metric("redis_errors_total", "counter", "Faults of Redis, where sessions are kept there."),
+        Metric("redis_up", "gauge", "1 while Redis answers; only where something is kept there."),
+        Metric("redis_errors_total", "counter", "Faults of Redis, where something is kept there."),
         Metric("log_up", "gauge", "0 while the request log cannot be written."),
         Metric("log_written_total", "counter", "Records on disk."),
         Metric("log_dropped_total", "counter", "Records lost to the disk."),

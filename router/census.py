@@ -18,6 +18,7 @@ from router import __version__, counted, exposition
 from router.boards import Board, Pinned
 from router.catalogue import METRICS, OPEN, Labels
 from router.counted import Counted
+from router.ledger import Ledger
 from router.telemetry import HIDDEN_S, Metrics
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,7 @@ class Place(msgspec.Struct, frozen=True):
 
     boards: Sequence[Board]
     number: int
+    ledger: Ledger | None = None  # of what keys have used, the same for all
 
     @property
     def board(self) -> Board:

@@ -379,10 +379,31 @@ class Retry(Table):
 
 
 class Limits(Table):
-    """What happens when every backend of a pool has all the requests that it takes."""
+    """Requests that wait for a busy pool, and what each client key may use."""
 
     queue: int = Field(default=256, ge=0, description="Requests that may wait; more get 429.")
     queue_timeout_s: float = Field(default=30, gt=0, description="Longest wait, seconds; then 429.")
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, description="Of each client key that says nothing; left out: no limit."
+    )
+    tokens_per_minute: int | None = Field(
+        default=None, ge=1, description="Likewise, prompt and answer."
+    )
+    tokens_per_day: int | None = Field(
+        default=None, ge=1, description="Likewise, from midnight to midnight UTC."
+    )
+    streams: int | None = Field(default=None, ge=1, description="Likewise, requests at once.")
+    store: Literal["auto", "memory", "redis"] = Field(
+        default="auto",
+        description="What keys have used, memory: this machine's own; redis: all routers together, "
+        "at the address in [affinity]; auto: as sessions are kept.",
+    )
+
+    @property
+    def of_keys(self) -> list[str]:
+        """The names of those that are limits of each key."""
+        names = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "streams")
+        return [name for name in names if getattr(self, name) is not None]
 
 
 class Affinity(Table):
@@ -512,6 +533,25 @@ class Config(Table):
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
 
+    @property
+    def rates_in_redis(self) -> bool:
+        """Whether what keys have used is counted together by several routers."""
+        store = self.limits.store
+        return store == "redis" or (store == "auto" and self.affinity.store == "redis")
+
+    @property
+    def needs_redis(self) -> bool:
+        return self.affinity.store == "redis" or self.limits.store == "redis"
+
+    @model_validator(mode="after")
+    def _limits_are_for_somebody(self) -> Self:
+        if self.limits.of_keys and not self.auth.has_keys:
+            raise ValueError(
+                f"[limits] {self.limits.of_keys[0]} is a limit of each client's key, and [auth] "
+                "names no keys: it would hold for nobody"
+            )
+        return self
+
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         names = [backend.name for backend in self.backends]
@@ -552,7 +592,7 @@ def load(
         missing.append(Mistake("telemetry.otlp_endpoint", None, collector.MISSING))
     if missing:
         raise FileFault(str(path), missing)
-    if config.affinity.store == "redis":
+    if config.needs_redis:
         name = config.affinity.url_env
         try:
             redisurl.parse(environ[name])
@@ -693,6 +733,6 @@ def _secrets(config: Config) -> list[tuple[str, str]]:
     named = [(f"backends.{b.name}.api_key_env", b.api_key_env) for b in config.backends]
     named.append(("auth.keys_env", config.auth.keys_env))
     named.append(("server.admin_key_env", config.server.admin_key_env))
-    if config.affinity.store == "redis":
+    if config.needs_redis:
         named.append(("affinity.url_env", config.affinity.url_env))
     return [(where, name) for where, name in named if name]

@@ -11,6 +11,7 @@
     │   ├── TooLarge           413   (HeadTooLarge 431)
     │   └── UnsupportedCoding  415
     ├── Overloaded             429, our own limits
+    │   └── RateLimited        429, a key's limits (OutOfBudget: none left for today)
     ├── BackendError           502   (BackendRefused: nothing was sent)
     │   └── BackendTimeout     504
     └── NoBackend              503
@@ -39,6 +40,12 @@ class RouterError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+
+    def lines(self) -> list[bytes]:
+        """The header lines that belong to it."""
+        if self.retry_after_s is None:
+            return []
+        return [b"retry-after: %d" % self.retry_after_s]
 
     def body(self) -> bytes:
         """The OpenAI error object as JSON bytes."""
@@ -137,6 +144,31 @@ class Overloaded(RouterError):
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
     outcome = "rejected"
+
+
+class RateLimited(Overloaded):
+    """The client's key has a limit, and is at it."""
+
+    def __init__(self, message: str, *, limit: str, wait_us: int) -> None:
+        """`limit` is the record's word for it; `wait_us` until it is worth another try."""
+        super().__init__(message, retry_after_s=max(1, -(-wait_us // 1_000_000)))
+        self.limit = limit
+        self.retry_after_ms = max(1, -(-wait_us // 1000))
+
+    def lines(self) -> list[bytes]:
+        """The SDKs of OpenAI wait by the finer one."""
+        return [*super().lines(), b"retry-after-ms: %d" % self.retry_after_ms]
+
+
+class OutOfBudget(RateLimited):
+    """The client's key has used up what it had for today."""
+
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+
+    def lines(self) -> list[bytes]:
+        """Clients that try again by themselves are told not to: it takes until tomorrow."""
+        return [*super().lines(), b"x-should-retry: false"]
 
 
 class BackendError(RouterError):

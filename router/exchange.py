@@ -27,6 +27,7 @@ from router import (
     retrying,
     untouched,
 )
+from router import toll as tolls
 from router.answering import RESCUED, Answering
 from router.body import Spoken
 from router.chat import Endpoint
@@ -42,8 +43,10 @@ from router.errors import (
 from router.message import AnswerHead
 from router.pipeline import Pipeline
 from router.ports import AnswerListener, Attempt, Bodies, Lookup, Order, Reply, Tracer
+from router.rates import Standing
 from router.record import Record
 from router.said import Said
+from router.toll import Toll
 from router.tracing import Journey, Trace
 from router.verdict import Slot, Told, Verdict, check_fits, decide_for, is_virtual
 
@@ -80,6 +83,7 @@ class Exchange:
     affinity = "none"
     moved_because: str | None = None
     said: Said | None = None  # what the answer says, where that is kept
+    toll: Toll | None = None  # only where the client's key has limits
     _is_fresh = False  # a conversation begins, and is known by its first words alone
     _pool = ""
     _slots: Sequence[Slot] = ()
@@ -102,6 +106,8 @@ class Exchange:
         self.answering = Answering(self)
         if pipeline.bodies is not None:
             self._keep_what_is_said(pipeline.bodies)
+        if (grant := order.grant) is not None and grant.allowance is not None:
+            self.toll = Toll(grant.name, grant.allowance)
 
     def _keep_what_is_said(self, bodies: Bodies) -> None:
         if self.order.endpoint is not Endpoint.OTHER and bodies.wants(self.request_id):
@@ -113,12 +119,75 @@ class Exchange:
         try:
             if self.pipeline.is_draining:
                 raise Draining("The router is shutting down.", retry_after_s=_RETRY_AFTER_S)
+            if self.toll is not None:
+                self._spare_the_reading(self.toll)
             self._decide()
+            if self.toll is None:
+                self._set_off()
+            else:
+                self._ask_leave(self.toll)
+        except RouterError as fault:
+            self.refuse(fault)
+        except Exception:
+            self._failed_inside()
+
+    # ------------------------------------------------------------------ the limits of its key
+
+    def _spare_the_reading(self, toll: Toll) -> None:
+        """A key that has no request left is told so before anything is read. Raises RateLimited."""
+        try:
+            standing = self.pipeline.rates.look(toll)
+        except Exception:
+            log.exception("limits not looked at", request_id=self.request_id)
+            return
+        if standing.refused:
+            toll.standing = standing
+            raise self._refused_by(toll, standing)
+
+    def _ask_leave(self, toll: Toll) -> None:
+        """Ask whether the key may have this; whatever goes wrong with that, the request goes on."""
+        try:
+            tolls.reserve(toll, self.order.http.body, self.verdict)
+            lookup = self.pipeline.rates.ask(toll, self._come_in)
+            if lookup is not None:
+                self._lookup = lookup
+        except Exception:
+            log.exception("limits not asked", request_id=self.request_id)
+            if not self.attempts and not self.is_over:
+                self._come_in(toll)
+
+    def _come_in(self, toll: Toll) -> None:
+        """The key was asked for: go on, or be refused."""
+        if self._lookup is not None:
+            self._lookup = None
+        try:
+            standing = toll.standing
+            if standing is not None and standing.refused:
+                raise self._refused_by(toll, standing)
             self._set_off()
         except RouterError as fault:
             self.refuse(fault)
         except Exception:
             self._failed_inside()
+
+    def _free_the_place(self, toll: Toll) -> None:
+        try:
+            self.pipeline.rates.over(toll)
+        except Exception:
+            log.exception("a key's place not given back", request_id=self.request_id)
+
+    def _rate_lines(self, toll: Toll) -> list[bytes]:
+        try:
+            return tolls.lines(toll.allowance, self.pipeline.rates.look(toll))
+        except Exception:
+            log.exception("limits not told", request_id=self.request_id)
+            return []
+
+    def _refused_by(self, toll: Toll, standing: Standing) -> RouterError:
+        busy_s = self.pipeline.place_after_s(toll.allowance.streams)
+        return tolls.refusal(toll.name, toll.allowance, standing, busy_s)
+
+    # ------------------------------------------------------------------ where to
 
     def _set_off(self) -> None:
         """Look where the session is, then ask the backends."""
@@ -575,10 +644,7 @@ class Exchange:
             self.break_off(fault)
             return
         self.outcome, self.error_code = fault.outcome, fault.code
-        extra = []
-        if fault.retry_after_s is not None:
-            extra.append(b"retry-after: %d" % fault.retry_after_s)
-        self._send_whole(fault.status, fault.body(), extra)
+        self._send_whole(fault.status, fault.body(), fault.lines())
 
     def send_error(self, status: int, body: bytes, extra: Sequence[bytes]) -> None:
         """Tell the client of a backend's error; `extra` are header lines."""
@@ -609,11 +675,14 @@ class Exchange:
         """
         lines = self.own_lines(answer.status)
         named = heads.named_by(answer.fields.get(b"connection"))
-        lines += [
+        theirs = [
             line
             for header in answer.headers
             if (line := heads.returned(header)) and header[0] not in named
         ]
+        if self.toll is not None:  # a backend's are about our key there, and not the client's
+            theirs = [line for line in theirs if not line.startswith(tolls.PREFIX)]
+        lines += theirs
         if is_decoded and answer.fields.get(b"content-type", b"").startswith(b"text/event-stream"):
             lines = [line for line in lines if not line.startswith(_OF_STREAMS)]
             lines.append(b"content-type: application/json")
@@ -639,6 +708,8 @@ class Exchange:
             lines.append(verdict.plan.arm.header)
         if self.answering.is_rescued:
             lines.append(RESCUED)
+        if (toll := self.toll) is not None:
+            lines += self._rate_lines(toll)
         if self.pipeline.cors is not None:
             lines += self.pipeline.cors.lines(self.order.http.fields)
         if self.warnings:
@@ -688,11 +759,23 @@ class Exchange:
         self.stop_backend()  # nothing more is wanted of one that is still at it
         self._attempt = None
         self.ended_at = self.pipeline.clock.ticks()
+        if self.toll is not None:
+            self._free_the_place(self.toll)
         self.pipeline.ended(self)
 
     def account(self) -> tuple[Record, Sequence[tuple[str, str, str]]]:
         """The log line, and what the preset did for the metrics."""
         return account.of(self)
+
+    def settle(self, toll: Toll, record: Record) -> None:
+        """Pay for what was used, in place of what was reserved."""
+        if not toll.is_granted:
+            return
+        try:
+            tokens = tolls.used(record, toll, was_sent=self.sent_at is not None)
+            self.pipeline.rates.settle(toll, tokens)
+        except Exception:
+            log.exception("tokens not settled", request_id=self.request_id)
 
     def journey(self, record: Record) -> Journey | None:
         """For its spans; None where it is not to be told of."""

@@ -64,6 +64,15 @@ class Keyring:
     def grants(self) -> list[Grant]:
         return [grant for _, grant in self._grants.values()]
 
+    def with_default(self, default: Allowance) -> Keyring:
+        """The same keys; a limit that a key says nothing of is the default's."""
+        return Keyring(
+            {
+                digest: msgspec.structs.replace(grant, allowance=_filled(grant.allowance, default))
+                for digest, grant in self._grants.values()
+            }
+        )
+
     def find(self, key: bytes, now: float) -> Grant | None:
         """The grant of a key; None for one that is unknown or has expired.
 
@@ -86,3 +95,13 @@ class Keyring:
         if self.knows(key):
             return "This API key has expired; ask whoever gave it to you for a new one."
         return "The API key is not known here."
+
+
+def _filled(allowance: Allowance | None, default: Allowance) -> Allowance | None:
+    """None where nothing has a limit, so that nothing is asked for such a key."""
+    if allowance is None:
+        filled = default
+    else:
+        limits = zip(allowance, default, strict=True)
+        filled = Allowance(*(other if own is None else own for own, other in limits))
+    return None if filled == Allowance() else filled

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from router import heads
+from router import heads, toll
 from router.affinity import MemoryAffinity
 from router.cors import Cors
 from router.errors import RouterError
 from router.health import USUAL, Rules
+from router.keyring import Grant
 from router.ports import (
     Affinity,
     Bodies,
@@ -26,10 +27,12 @@ from router.ports import (
     Journal,
     Meter,
     Observer,
+    Rates,
     Repeater,
     Sessions,
     Tracer,
 )
+from router.ratebook import MemoryRates
 from router.record import Record, timestamp
 from router.retrying import Budget
 from router.verdict import Live
@@ -68,17 +71,20 @@ class Pipeline:
         tracer: Tracer | None = None,
         bodies: Bodies | None = None,
         cors: Cors | None = None,
+        rates: Rates | None = None,
     ) -> None:
         """`soon` calls a function a little later, when nobody waits for an answer.
 
         `queue` requests may wait for a backend that takes no more just now, each as long as
         `queue_timeout_s`. `keepalive_s`: a stream that was silent for so long is given a sign
         of life; 0, none. `attempts`: further ones, each at another backend. `bodies`: where what is
-        said is written down, if it is. `cors`: the web pages that may ask, if any may.
+        said is written down, if it is. `cors`: the web pages that may ask, if any may. `rates`:
+        what keys with limits have used.
         """
         self.tracer = tracer
         self.conventions: Conventions | None = None
         self.affinity = affinity if affinity is not None else MemoryAffinity(clock)
+        self.rates = rates if rates is not None else MemoryRates(clock)
         self.rules = rules
         self.budget = budget if budget is not None else Budget()
         self.attempts = attempts
@@ -149,7 +155,14 @@ class Pipeline:
     def retry_after_s(self) -> int:
         """When a place may be free for one more: what waits, at the pace of late."""
         places = sum(slot.max_inflight for slot in self.live.slots)
-        seconds = self._mean_s * (len(self.waiting) + 1) / max(places, 1)
+        return self._within(self._mean_s * (len(self.waiting) + 1) / max(places, 1))
+
+    def place_after_s(self, places: int | None) -> int:
+        """When one of a key's places may be free, at the pace of late."""
+        return self._within(self._mean_s / max(places or 1, 1))
+
+    @staticmethod
+    def _within(seconds: float) -> int:
         return min(_LATEST_S, max(1, math.ceil(seconds)))
 
     def look_around(self) -> None:
@@ -178,6 +191,8 @@ class Pipeline:
     def _record(self, exchange: Exchange) -> None:
         try:
             record, actions = exchange.account()
+            if exchange.toll is not None:
+                exchange.settle(exchange.toll, record)
             self.meter.observe(record, actions)
             self.journal.write(record)
             if self.tracer is not None and (journey := exchange.journey(record)) is not None:
@@ -200,11 +215,21 @@ class Pipeline:
         """The id of a request: its own, or a new one."""
         return heads.given_id(fields) or self.new_id()
 
-    def note(self, endpoint: str, request_id: str, fault: RouterError) -> None:
+    def rate_lines(self, grant: Grant) -> list[str]:
+        """What its key is told of its limits where a journey does not begin."""
+        if grant.allowance is None:
+            return []
+        standing = self.rates.look(toll.Toll(grant.name, grant.allowance))
+        return [line.decode() for line in toll.lines(grant.allowance, standing)]
+
+    def note(
+        self, endpoint: str, request_id: str, fault: RouterError, *, key: str | None = None
+    ) -> None:
         """Record a request that ended before its journey began (bad HTTP, no key)."""
         record = Record(
             ts=timestamp(self.clock.now()),
             request_id=request_id,
+            key=key,
             endpoint=endpoint,
             policy=self.live.policy.hash,
             status=fault.status,

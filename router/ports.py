@@ -13,7 +13,9 @@ from router.config import Backend
 from router.keyring import Grant
 from router.message import AnswerHead, Request
 from router.prefix import Turn
+from router.rates import Standing
 from router.record import Record
+from router.toll import Toll
 from router.tracing import Journey, Trace
 from router.wire import Piece
 
@@ -223,6 +225,42 @@ class Affinity(Protocol):
 
     def status(self) -> dict[str, Any]:
         """For operators: store, sessions, is_ok, faults, last_fault, latency_ms."""
+
+    async def start(self) -> None:
+        """Get ready; not being able to is no reason not to serve."""
+
+    async def close(self) -> None: ...
+
+
+class Rates(Protocol):
+    """What keys with limits have used. Never blocks and never raises.
+
+    All calls come from the event loop. A toll is asked for once; once it is granted, it is over
+    once and settled once, in this order.
+    """
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other routers count with this one."""
+
+    def look(self, toll: Toll) -> Standing:
+        """How the key stands as far as is known here; refused where asking is in vain."""
+
+    def ask(self, toll: Toll, then: Callable[[Toll], None]) -> Lookup | None:
+        """Put the key's standing into the toll and call `then`, once and within a deadline.
+
+        Returns None where that is done already. Otherwise a question that may be cancelled; then
+        `then` is never called, and nothing was used.
+        """
+
+    def over(self, toll: Toll) -> None:
+        """The request has ended: its place is free. Nothing happens the second time."""
+
+    def settle(self, toll: Toll, tokens: int) -> None:
+        """It has used so many tokens, in place of those that it had reserved."""
+
+    def status(self) -> dict[str, Any]:
+        """For operators: store, is_ok, faults, last_fault, latency_ms, local."""
 
     async def start(self) -> None:
         """Get ready; not being able to is no reason not to serve."""

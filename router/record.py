@@ -96,6 +96,10 @@ class Record(msgspec.Struct, kw_only=True):
     ] = False
     finish_reason: Annotated[str | None, Meta(description="stop length tool_calls …")] = None
     status: Annotated[int | None, Meta(description="HTTP status; null: none was sent")] = None
+    limit: Annotated[
+        str | None,
+        Meta(description="the key's limit that refused it: requests tokens budget streams"),
+    ] = None
     outcome: Annotated[
         str,
         Meta(

@@ -17,7 +17,10 @@ Command = tuple[str | int, ...]
 
 
 class RedisFault(Exception):
-    """What went wrong: slow, unreachable, denied, full, readonly, wrong_type or refused."""
+    """What went wrong.
+
+    One of slow, unreachable, denied, full, readonly, wrong_type, no_script, refused.
+    """
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}"[:200])
@@ -131,6 +134,8 @@ def _ours(fault: Exception) -> RedisFault:
             return RedisFault("unreachable", text or type(fault).__name__)
         case theirs.ReadOnlyError():
             return RedisFault("readonly", text)
+        case theirs.NoScriptError():
+            return RedisFault("no_script", text)
         case theirs.NoPermissionError():
             return RedisFault("denied", text)
     for mark, kind in (

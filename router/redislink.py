@@ -1,4 +1,4 @@
-"""Whether Redis can be asked just now, and how it comes back. Knows nothing of sessions.
+"""Whether Redis can be asked just now, and how it comes back. Knows nothing of what is kept there.
 
 While it fails nobody waits for it; a look from time to time, each process at a moment of its
 own, finds out that it is back. What operators are told of it is kept here: faults, and one line
@@ -43,7 +43,9 @@ class Link:
         connections: int,
         prefix: str,
         on_down: Callable[[], None],
+        what: str = "sessions",
     ) -> None:
+        """`what` is kept there, for the program's log."""
         self._connect = connect
         self._clock = clock
         self.timeout_s = timeout_s
@@ -51,6 +53,7 @@ class Link:
         self._connections = connections
         self._probes: list[Command] = [("GET", f"{prefix}:probe:{n}") for n in range(_PROBES)]
         self._on_down = on_down
+        self._what = what
         self._client: Client | None = None  # None: it is failing
         self._spent: list[Client] = []  # to be closed
         self._has_come_up = asyncio.Event()
@@ -126,7 +129,7 @@ class Link:
         self._count(fault)
         if self._clock.ticks() - self._noted_at > _NOTE_S:
             self._noted_at = self._clock.ticks()
-            log.warning("a session in Redis cannot be read", fault=str(fault))
+            log.warning(f"a key of {self._what} in Redis cannot be read", fault=str(fault))
 
     def missed(self) -> None:
         """Somebody waited in vain. Those who waited for the same answer count once."""
@@ -175,11 +178,13 @@ class Link:
     def _tell_operators(self, fault: RedisFault | None) -> None:
         if not self.is_ok and self._failing_since is None:
             self._failing_since = self._clock.ticks()
-            log.warning("sessions are not shared: Redis fails", fault=str(fault))
+            log.warning(f"{self._what} are not shared: Redis fails", fault=str(fault))
         elif self.is_ok and self._failing_since is not None:
             after_s = self._clock.ticks() - self._failing_since
             self._failing_since = None
-            log.info("sessions are shared again", after_s=round(after_s, 3), faults=self.faults)
+            log.info(
+                f"{self._what} are shared again", after_s=round(after_s, 3), faults=self.faults
+            )
 
     # ------------------------------------------------------------------ coming back
 
@@ -232,7 +237,7 @@ async def _forever(step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await step()
         except Exception:
-            log.exception("the sessions' store failed on its own")
+            log.exception("a store in Redis failed on its own")
             await asyncio.sleep(PAUSE_S)
 
 

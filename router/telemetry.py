@@ -208,6 +208,8 @@ class Metrics:
             self._counted.add("retries_total", (backend, reason))
         if record.outcome == "rejected":
             self._counted.add("rejected_total", (_rejection(record),))
+            if record.limit is not None:
+                self._counted.add("limited_total", (record.key or "", record.limit))
 
     # ------------------------------------------------------------------ off the path
 
@@ -305,6 +307,8 @@ def _word(value: object) -> str:
 
 def _rejection(record: Record) -> str:
     """Why a request was turned away."""
+    if record.limit is not None:
+        return "key_limit"
     if record.backend is not None:
         return "backend_busy"
     if record.error_code == "no_healthy_backend":

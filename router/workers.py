@@ -26,6 +26,7 @@ from router import programlog, trained
 from router.boards import Board
 from router.census import Place
 from router.config import Config
+from router.ledger import Ledger
 from router.policy import Policy
 from router.reading import Deployment
 from router.tomlfile import FileFault
@@ -153,7 +154,8 @@ class Workers:
         """`ports`: that for clients, and that for operators if they have one."""
         ready_read, ready_write = os.pipe()
         boards = [Board() for _ in range(count)]
-        places = [Place(boards, number) for number in range(count)]
+        ledger = Ledger(count)
+        places = [Place(boards, number, ledger) for number in range(count)]
         running = {self._fork(ports, ready_write, place): place for place in places}
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: self._pass_on(number, running))

@@ -43,6 +43,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"keys: {keys['count']} clients have one")
         if keys["last_error"]:
             print(f"  last change refused: {keys['last_error']}")
+    for key, told in status["rates"]["keys"].items():
+        if (spent := _at_its_limit(told)) is not None:
+            print(f"  {key} has used up its {spent}")
+    if status["rates"]["last_fault"] and not status["rates"]["is_ok"]:
+        print(f"limits of keys are not shared: {status['rates']['last_fault']}")
     for backend in status["backends"]:
         state = "up" if backend["up"] else f"down ({backend['reason']})"
         if backend["draining"]:
@@ -71,6 +76,16 @@ def run(args: argparse.Namespace) -> int:
     if log["kept"] and log["kept"]["fault"]:
         print(f"log folder: cannot be tidied ({log['kept']['fault']})")
     return 0 if status["ready"] else 1
+
+
+def _at_its_limit(told: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The limit that a key is at just now."""
+    for name, one in told.items():
+        if one["limit"] is not None and (
+            one.get("left") == 0 or one.get("used", 0) >= one["limit"]
+        ):
+            return name
+    return None
 
 
 def _tell_config(config: Mapping[str, Any]) -> None:

@@ -254,12 +254,13 @@ class Connection(asyncio.Protocol):
             self._serve_page(request)
             return
         endpoint, path = found
+        grant = None
         try:
             grant = self._hub.grant_of(request)
             if b"content-encoding" in request.fields:
                 request.body = decompressed(request, self._hub.settings.body_limit)
         except RouterError as fault:
-            self._refuse(endpoint, request, fault, keep=True)
+            self._refuse(endpoint, request, fault, keep=True, grant=grant)
             return
         order = Order(request, endpoint, path, grant)
         exchange = Exchange(self._hub.pipeline, order, self)
@@ -407,16 +408,24 @@ class Connection(asyncio.Protocol):
         self._refuse(found[0] if found is not None else "http", head, fault, keep=False)
 
     def _refuse(
-        self, endpoint: str, request: Request | None, fault: RouterError, *, keep: bool
+        self,
+        endpoint: str,
+        request: Request | None,
+        fault: RouterError,
+        *,
+        keep: bool,
+        grant: Grant | None = None,
     ) -> None:
         """Answer and record a request whose journey does not begin."""
         pipeline = self._hub.pipeline
         request_id = pipeline.id_for(request.fields if request is not None else {})
-        pipeline.note(endpoint, request_id, fault)
+        pipeline.note(endpoint, request_id, fault, key=grant.name if grant is not None else None)
         body = fault.body()
         keep = keep and self._keep_alive
         more = [f"{name.lower()}: {value}" for name, value in headers_of(fault).items()]
         more += self._cors_lines(request)
+        if grant is not None:
+            more += pipeline.rate_lines(grant)
         if not keep:
             more.append("connection: close")
         self._transport.write(

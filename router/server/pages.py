@@ -256,6 +256,11 @@ class Pages:
                     for slot in live.slots
                 ],
                 "affinity": app.pipeline.affinity.status(),
+                "rates": {
+                    **app.pipeline.rates.status(),
+                    # of those that have limits; as far as this worker knows
+                    "keys": app.keys_used(),
+                },
                 # of this worker; null: nothing is sent
                 "telemetry": app.exporter.status() if app.exporter is not None else None,
                 "experiments": await app.referee.status(),
