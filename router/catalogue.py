@@ -154,6 +154,13 @@ METRICS: Mapping[str, Metric] = {
             ("reason",),
         ),
         Metric(
+            "limited_total",
+            "counter",
+            "Requests refused and connections cut at the edge, by the setting that says so.",
+            ("limit",),
+        ),
+        Metric("connections", "gauge", "Client connections that are open."),
+        Metric(
             "queue_wait_seconds",
             "histogram",
             "Time in line, of those requests that had to wait.",

@@ -7,10 +7,11 @@
     │   ├── NotFound           404   (ModelNotFound)
     │   ├── MethodNotAllowed   405
     │   ├── RequestTimeout     408
-    │   ├── TooLarge           413   (HeadTooLarge 431)
+    │   ├── TooLarge           413   (TargetTooLong 414, HeadTooLarge 431)
     │   └── UnsupportedCoding  415
     ├── Overloaded             429, our own limits
-    ├── BackendError           502   (BackendRefused: nothing was sent)
+    ├── TooManyConnections     503   (TooManyFromAddress 429)
+    ├── BackendError           502   (BackendRefused: nothing was sent; AnswerTooLarge)
     │   └── BackendTimeout     504
     └── NoBackend              503
 
@@ -32,12 +33,19 @@ class RouterError(Exception):
     outcome = "router_error"
 
     def __init__(
-        self, message: str, *, param: str | None = None, retry_after_s: int | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        limit: str | None = None,
     ) -> None:
+        """`limit`: the setting that says how much there may be of what was too much."""
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.limit = limit
 
     def body(self) -> bytes:
         """The OpenAI error object as JSON bytes."""
@@ -105,6 +113,13 @@ class TooLarge(ClientError):
     code = "request_too_large"
 
 
+class TargetTooLong(ClientError):
+    """The path and query of a request."""
+
+    status = 414
+    code = "request_target_too_long"
+
+
 class UnsupportedCoding(ClientError):
     status = 415
     code = "unsupported_content_encoding"
@@ -124,12 +139,28 @@ class Overloaded(RouterError):
     outcome = "rejected"
 
 
+class TooManyConnections(RouterError):
+    """There are as many clients as there may be."""
+
+    status = 503
+    code = "too_many_connections"
+    outcome = "rejected"
+
+
+class TooManyFromAddress(TooManyConnections):
+    """One address has as many connections as it may have."""
+
+    status = 429
+    type = "rate_limit_error"
+
+
 class BackendError(RouterError):
     """A backend failed before its answer began."""
 
     status = 502
     code = "backend_error"
     outcome = "upstream_error"
+    tells_of_health = True  # whether such a backend is worse than another
 
 
 class BackendRefused(BackendError):
@@ -143,6 +174,13 @@ class BackendTimeout(BackendError):
     type = "timeout"
     code = "backend_timeout"
     outcome = "upstream_timeout"
+
+
+class AnswerTooLarge(BackendError):
+    """An answer that has no end, or none that is worth waiting for."""
+
+    code = "response_too_large"
+    tells_of_health = False  # it does what it was asked for
 
 
 class NoBackend(RouterError):

@@ -187,6 +187,7 @@ class PolicyKeeper:
 _TAKEN = {"health", "policy.aliases", "policy.real_model_bypass"} | {
     "server.allow_policy_off",
     "server.grace_s",
+    "server.messages",
 }
 
 

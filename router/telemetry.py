@@ -164,6 +164,10 @@ class Metrics:
         if record.queue_ms or record.tried or outcome == "rejected":
             self._unusual(record)
 
+    def limited(self, setting: str) -> None:
+        """Count something that met the limit of this setting."""
+        self._counted.add("limited_total", (setting,))
+
     def _begin(self, record: Record) -> _Series:
         scenario, backend = record.scenario or "", record.backend or ""
         series = _Series(self._counted, scenario, backend)
