@@ -343,8 +343,8 @@ def decoded(body: bytes, coding: bytes) -> bytes:
     if coding in (b"gzip", b"x-gzip", b"deflate"):
         inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
         try:
-            plain = inflater.decompress(body, WHOLE_LIMIT)
+            plain = inflater.decompress(body, WHOLE_LIMIT + 1)
         except zlib.error:
             return b""
-        return plain if inflater.eof else b""
+        return plain if inflater.eof and len(plain) <= WHOLE_LIMIT else b""
     return b""

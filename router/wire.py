@@ -284,6 +284,7 @@ class RequestReader:
                 )
             )
         name = name.lower()
+        value = value.rstrip(b" \t")  # llhttp leaves it
         self._headers.append((name, value))
         self._fields[name] = value
         if len(self._headers) > self._count_limit:
@@ -303,7 +304,7 @@ class RequestReader:
         method = parser.get_method()
         host = fields.get(b"host")
         if host is not None and _HOST.fullmatch(host) is None:
-            self._refuse(BadRequestHead("The Host of the request is none."))
+            self._refuse(BadRequestHead("Host must be a host and perhaps a port."))
         if not self._target.startswith(b"/") and method != b"CONNECT":
             self._read_absolute(method)
         self.head = Request(
@@ -343,7 +344,7 @@ class RequestReader:
         found = _ABSOLUTE.fullmatch(self._target)
         if found is None or _HOST.fullmatch(found[1]) is None:
             if self._target != b"*" or method != b"OPTIONS":
-                self._refuse(BadRequestHead("The request's target is none of this server's."))
+                self._refuse(BadRequestHead("The request's target is not one of this server's."))
             return
         path = found[2]
         self._target = path if path.startswith(b"/") else b"/" + path

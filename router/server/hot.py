@@ -211,7 +211,11 @@ class Connection(asyncio.Protocol):
         try:
             self._reader.feed(data)
         except ClientError as fault:
-            self._refuse_bytes(fault)
+            if self._is_busy or not self._reader.ready:
+                self._refuse_bytes(fault)
+            else:  # what came before it is good, and gets its answer first
+                self._spoiled = fault
+                self._serve(self._reader.ready.pop(0))
             return
         if self._is_busy:
             # A pipelined request waits for its turn. Reading goes on, since only reading shows
@@ -281,8 +285,7 @@ class Connection(asyncio.Protocol):
         try:
             key = self._hub.key_of(request)
             if b"content-encoding" in request.fields:
-                limits = self._hub.settings
-                request.body = decompressed(request, limits.body_limit, limits.inflate_ratio)
+                self._unpack(request)
             if self._hub.is_too_deep is not None and self._hub.is_too_deep(request.body):
                 raise InvalidJson("The body is nested too deep.", limit="json_depth")
         except RouterError as fault:
@@ -294,7 +297,17 @@ class Connection(asyncio.Protocol):
         self._hub.pipeline.active.add(exchange)
         exchange.start()
 
+    def _unpack(self, request: Request) -> None:
+        limits = self._hub.settings
+        request.body = decompressed(request, limits.body_limit, limits.inflate_ratio)
+
     def _serve_page(self, request: Request) -> None:
+        if b"content-encoding" in request.fields and request.body:
+            try:
+                self._unpack(request)
+            except RouterError as fault:
+                self._refuse("http", request, fault, keep=True)
+                return
         path = request.target.partition(b"?")[0]
         if not path.startswith(OPERATORS):
             self._write_page(request)
@@ -615,7 +628,7 @@ def _address_of(transport: asyncio.Transport) -> bytes:
 
 def _as_bytes(request: Request) -> bytes:
     """A request as one clean message for aiohttp: its body whole, its framing plain."""
-    skipped = wire.HOP_BY_HOP | {b"content-length", b"expect"}
+    skipped = wire.HOP_BY_HOP | {b"content-length", b"content-encoding", b"expect"}
     lines = [b"%b %b HTTP/1.1" % (request.method, request.target)]
     lines += [b"%b: %b" % (name, v) for name, v in request.headers if name not in skipped]
     if b"host" not in request.fields:
