@@ -5,6 +5,7 @@ Those that are answered at once are rows of docs/limits.md, see test_bad_input.p
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import re
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from hypothesis import strategies as st
 from router import config as configs
 from router import nesting
 from router.counted import LIMITS
-from router.errors import RouterError
-from router.message import Request
+from router.errors import AnswerTooLarge, RouterError
+from router.message import AnswerHead, Request
 from router.server.packed import decompressed
+from router.upstream import BackendUpstream
+from router.wire import Piece
 from tests.clients.demo import await_fact, record_of
 from tests.support.badinput import ASK, CHAT, post
 from tests.support.pool import POLICY
@@ -164,10 +167,18 @@ def test_a_request_under_way_is_no_silence(soon: Product, backend: ScriptedBacke
 
 
 def unread(product: Product, raw: bytes) -> socket.socket:
-    """A connection whose client sends and never reads."""
-    sock = socket.create_connection((HOST, product.port), 30)
+    """A connection whose client sends and does not read; its kernel takes next to nothing."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(30)
+    sock.connect((HOST, product.port))
     sock.sendall(raw)
     return sock
+
+
+def whole_of(size: int) -> Step:
+    said = {"choices": [{"message": {"content": "x" * size}, "finish_reason": "stop"}]}
+    return {"do": "json", "body": said}
 
 
 def test_a_client_that_does_not_read_holds_its_backend_back_and_is_cut_off(
@@ -193,11 +204,11 @@ def test_an_answer_that_nobody_takes_is_not_kept_for_ever(
     soon: Product, backend: ScriptedBackend
 ) -> None:
     """The journey is over and recorded; only the bytes are still there."""
-    said = {"choices": [{"message": {"content": "x" * (32 << 20)}, "finish_reason": "stop"}]}
-    backend.set_script([{"do": "json", "body": said}])
+    backend.set_script([whole_of(3 << 20)])
     before = met(soon, "write_timeout_s")
 
     with unread(soon, post(ASK, {"x-request-id": "limits-untaken"})):
+        assert record_of(soon, "limits-untaken")["outcome"] == "ok"
         await_fact(lambda: met(soon, "write_timeout_s") == before + 1)
 
     await_fact(lambda: page_of(soon).value("connections") == 1)
@@ -205,13 +216,13 @@ def test_an_answer_that_nobody_takes_is_not_kept_for_ever(
 
 def test_a_client_that_reads_slowly_is_let_be(soon: Product, backend: ScriptedBackend) -> None:
     """It takes longer than the limit, but never stops for so long."""
-    size = 24 << 20
-    backend.set_script([{"do": "json", "body": {"x": "x" * size}}])
+    size = 3 << 20
+    backend.set_script([whole_of(size)])
     got = 0
     with unread(soon, post(ASK, {"Connection": "close"})) as sock:
         for _ in range(18):  # nearly two seconds
             select.select([], [], [], 0.1)
-            got += len(sock.recv(256 << 10))
+            got += len(sock.recv(64 << 10))
         while data := sock.recv(1 << 20):
             got += len(data)
 
@@ -317,6 +328,63 @@ def test_a_stream_that_is_gathered_is_not_gathered_without_end(
 
     assert (reply.status, reply.json()["error"]["code"]) == (502, "response_too_large")
     was_too_large(small, "limits-gathered", 502)
+    # It ended there and then: what else was sent is what the kernel holds.
+    assert len(backend.requests[0].entity) < 16 << 20
+
+
+class Unheard:
+    """Listens to a backend, and remembers what went wrong."""
+
+    fault: Exception | None = None
+
+    def on_sent(self) -> None: ...
+    def on_whole(self, head: AnswerHead, body: bytes) -> None: ...
+    def on_head(self, head: AnswerHead, *, has_more: bool) -> None: ...
+    def on_piece(self, data: bytes, piece: Piece) -> None: ...
+    def on_end(self) -> None: ...
+
+    def on_failure(self, fault: Exception, *, may_retry: bool) -> None:
+        self.fault = fault
+
+    def express(self) -> tuple[Callable[[bytes], bool], Callable[[bytes], None]]:
+        return lambda data: True, lambda data: None
+
+
+async def test_what_goes_by_the_shortest_way_is_counted_too() -> None:
+    """Tokens that are passed on unread meet the limit when the clock looks."""
+    token = b"6\r\nabcdef\r\n"
+    loop, listener = asyncio.get_running_loop(), Unheard()
+    ends: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(head + token)
+        await ends.put(writer)
+
+    server = await asyncio.start_server(answer, HOST, 0)
+    url = f"http://{HOST}:{server.sockets[0].getsockname()[1]}"
+    backend = configs.Backend(name="b", url=url, answer_limit_mb=0.01)
+    upstream = BackendUpstream(backend, loop)
+    attempt = upstream.send(b"POST / HTTP/1.1\r\n\r\n", b"", b"POST", listener)
+    end = await ends.get()
+    while attempt.size < 10_000:
+        upstream.sweep(loop.time())
+        assert listener.fault is None
+        end.write(token * 100)
+        await end.drain()
+        await asyncio.sleep(0.001)
+    while attempt.size <= 0.01 * 2**20:
+        end.write(token * 100)
+        await asyncio.sleep(0.001)
+
+    upstream.sweep(loop.time())
+
+    assert isinstance(listener.fault, AnswerTooLarge)
+    assert listener.fault.limit == "answer_limit_mb"
+    upstream.close()
+    end.close()
+    server.close()
 
 
 # --- bodies ---------------------------------------------------------------------------------------

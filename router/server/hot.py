@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Protocol, cast
@@ -32,6 +33,10 @@ from router.pipeline import Pipeline
 from router.ports import Order
 from router.server.packed import decompressed
 from router.server.plain import OPERATORS, Page
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 #: path, without /v1 → what it asks for. What is not classified passes as it came.
 _PATHS: Mapping[bytes, Endpoint] = {
@@ -501,7 +506,7 @@ class Connection(asyncio.Protocol):
 
     def _check_taking(self, now: float) -> None:
         """Cut a client off that takes nothing of what waits for it."""
-        unread = self._transport.get_write_buffer_size()
+        unread = self._transport.get_write_buffer_size() + _held_by_system(self._transport)
         if unread != self._unread or not self._unread_since:
             self._unread, self._unread_since = unread, now
         elif now - self._unread_since > self._hub.settings.write_timeout_s:
@@ -613,6 +618,21 @@ class Hub:
 
 def _too_slow(setting: str) -> RequestTimeout:
     return RequestTimeout("The request did not arrive in time.", limit=setting)
+
+
+def _held_by_system(transport: asyncio.Transport) -> int:
+    """Bytes that the client has not taken of what the system was given for it.
+
+    That may be megabytes, and of a slow client we would see nothing move for a minute.
+    """
+    if sys.platform == "win32":
+        return 0
+    sock = transport.get_extra_info("socket")
+    try:
+        told = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except (AttributeError, OSError, ValueError):  # gone already
+        return 0
+    return int.from_bytes(told, sys.byteorder)
 
 
 def _address_of(transport: asyncio.Transport) -> bytes:
