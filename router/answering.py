@@ -116,7 +116,7 @@ class Answering:
             return
         if self._looks() and len(body) <= relay.WHOLE_LIMIT:
             plain = relay.decoded(body, coding)
-            if self._needs_a_look(plain):
+            if plain and self._needs_a_look(plain):
                 self._turn(plain)
                 return
         self._send_answer(head, body, coding)
@@ -349,7 +349,7 @@ class Answering:
             raw, head = gathering.raw(), self._answer
             assert head is not None
             plain = relay.decoded(raw, gathering.coding)
-            if self._needs_a_look(plain):
+            if plain and self._needs_a_look(plain):
                 self._turn(plain)
             else:
                 self._send_answer(head, raw, gathering.coding)

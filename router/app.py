@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from router import census, collector, discovery, keyfile, reading, retention, trained, trials
+from router import (
+    census,
+    collector,
+    descriptors,
+    discovery,
+    keyfile,
+    nesting,
+    reading,
+    retention,
+    trained,
+    trials,
+)
 from router import config as configs
 from router import policy as policies
 from router.affinity import MemoryAffinity
@@ -28,7 +39,7 @@ from router.catalogue import CLOSED, HALF_OPEN, OPEN
 from router.census import AtBackend, Census, Place, Report
 from router.classify import Classifier
 from router.classify.learned import Learned
-from router.config import Backend, Config
+from router.config import Backend, Config, Server
 from router.cors import Cors
 from router.discovery import Resolver
 from router.drains import Drains
@@ -79,9 +90,38 @@ class Edge:
     """The edge's share of the configuration, in the units it works with."""
 
     head_limit: int
+    count_limit: int
+    line_limit: int
+    target_limit: int
     body_limit: int
-    idle_timeout_s: float
+    inflate_ratio: int
+    head_timeout_s: float
     body_timeout_s: float
+    request_timeout_s: float
+    idle_timeout_s: float
+    write_timeout_s: float
+    pipelined: int
+    connections: int
+    per_address: int
+
+    @classmethod
+    def of(cls, server: Server) -> Edge:
+        return cls(
+            head_limit=server.header_limit_kb << 10,
+            count_limit=server.header_count,
+            line_limit=server.header_line_kb << 10,
+            target_limit=server.target_limit_kb << 10,
+            body_limit=int(server.body_limit_mb * 2**20),
+            inflate_ratio=server.inflate_ratio,
+            head_timeout_s=server.head_timeout_s,
+            body_timeout_s=server.body_timeout_s,
+            request_timeout_s=server.request_timeout_s,
+            idle_timeout_s=server.idle_timeout_s,
+            write_timeout_s=server.write_timeout_s,
+            pipelined=server.pipelined,
+            connections=descriptors.connections_that_fit(server.connections),
+            per_address=server.connections_per_address,
+        )
 
 
 class SystemClock:
@@ -136,6 +176,7 @@ def _said(config: Config) -> dict[str, Any]:
         "real_model_bypass": config.policy.real_model_bypass,
         "allow_policy_off": config.server.allow_policy_off,
         "has_keys": config.auth.has_keys,
+        "messages": config.server.messages,
     }
 
 
@@ -273,16 +314,12 @@ class App:
         self._pages: Pages | None = None
         self.hub = Hub(
             loop=self.loop,
-            settings=Edge(
-                head_limit=config.server.header_limit_kb << 10,
-                body_limit=int(config.server.body_limit_mb * 2**20),
-                idle_timeout_s=config.server.idle_timeout_s,
-                body_timeout_s=config.server.body_timeout_s,
-            ),
+            settings=Edge.of(config.server),
             pipeline=self.pipeline,
             plain=Plain(self).page,
             load_pages=self._load_pages,
             keyring=keyring,
+            is_too_deep=nesting.checker(depth) if (depth := config.server.json_depth) else None,
         )
         self.keys_keeper: KeysKeeper | None = None  # where there is a file of keys
         if keys_path is not None and keyring is not None:
@@ -378,6 +415,7 @@ class App:
             at=now,
             inflight=len(pipeline.active),
             waiting=len(pipeline.waiting),
+            connections=len(self.hub.connections),
             sessions=affinity["sessions"],
             arms={
                 f"{name}/{arm}": (name, arm) in self.referee.stopped()

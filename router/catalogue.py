@@ -156,6 +156,13 @@ METRICS: Mapping[str, Metric] = {
         Metric(
             "limited_total",
             "counter",
+            "Requests refused and connections cut at the edge, by the setting that says so.",
+            ("limit",),
+        ),
+        Metric("connections", "gauge", "Client connections that are open."),
+        Metric(
+            "key_limited_total",
+            "counter",
             "Requests refused by a limit of their key: requests, tokens, budget, streams.",
             ("key", "limit"),
         ),

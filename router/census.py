@@ -69,6 +69,7 @@ class Report(msgspec.Struct):
     is_redis_ok: bool | None  # None: sessions are not kept there
     arms: dict[str, bool] = {}  # experiment/arm → whether it is stopped
     is_keys_ok: bool | None = None  # None: there is no file of keys
+    connections: int = 0  # of clients
 
 
 class Snapshot(msgspec.Struct):
@@ -274,6 +275,7 @@ def gauges_of(reports: Sequence[Report]) -> Mapping[str, dict[Labels, float]]:
     keys = [report.is_keys_ok for report in reports if report.is_keys_ok is not None]
     redis = [report.is_redis_ok for report in reports if report.is_redis_ok is not None]
     return {
+        "connections": {(): sum(report.connections for report in reports)},
         "queue_waiting": {(): sum(report.waiting for report in reports)},
         "inflight": {(): sum(report.inflight for report in reports)},
         "backend_up": {(name,): float(seen.up) for name, seen in backends.items()},

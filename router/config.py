@@ -50,14 +50,62 @@ class Server(Table):
     body_limit_mb: float = Field(
         default=32, gt=0, le=1024, description="Largest request body after decompression, MiB."
     )
+    inflate_ratio: int = Field(
+        default=100, ge=1, description="A compressed body may grow so many times, beyond 1 MiB."
+    )
+    json_depth: int = Field(
+        default=0,
+        ge=0,
+        le=400,
+        description="Deepest nesting of a body, for all that are passed on; 0: no check of its "
+        "own, what is read is refused at some hundred levels.",
+    )
+    messages: int = Field(
+        default=8192, ge=1, description="Longest conversation of one request, in messages."
+    )
     header_limit_kb: int = Field(
         default=64, ge=8, le=1024, description="Largest request head, KiB."
     )
+    header_count: int = Field(default=100, ge=8, description="Header lines of a request.")
+    header_line_kb: int = Field(
+        default=64, ge=1, le=1024, description="Longest header line of a request, KiB."
+    )
+    target_limit_kb: int = Field(
+        default=8, ge=1, le=1024, description="Longest path and query of a request, KiB."
+    )
+    head_timeout_s: float = Field(
+        default=20,
+        gt=0,
+        description="For a whole request head, from its first byte, or from the connection's "
+        "first moment, seconds.",
+    )
     body_timeout_s: float = Field(
-        default=30, gt=0, description="Longest wait for the rest of a request, seconds."
+        default=30, gt=0, description="Longest pause inside a request body, seconds."
+    )
+    request_timeout_s: float = Field(
+        default=300, gt=0, description="For a whole request, from its first byte, seconds."
     )
     idle_timeout_s: float = Field(
         default=75, gt=0, description="A kept-alive client connection without a request, seconds."
+    )
+    write_timeout_s: float = Field(
+        default=60,
+        gt=0,
+        description="A client that takes nothing of its answer for so long is cut off, seconds.",
+    )
+    pipelined: int = Field(
+        default=32,
+        ge=1,
+        description="Requests of a connection that are read ahead of the one that is served.",
+    )
+    connections: int = Field(
+        default=4096, ge=1, description="Client connections at once, of each worker."
+    )
+    connections_per_address: int = Field(
+        default=0,
+        ge=0,
+        description="... from one IPv4 address or IPv6 network (/64), of each worker; 0: no "
+        "limit of its own.",
     )
     grace_s: float = Field(
         default=30, ge=0, description="How long running streams may go on after SIGTERM, seconds."
@@ -276,6 +324,9 @@ class Backend(Table):
     )
     stall_timeout_s: float = Field(
         default=120, gt=0, description="Between two pieces of an answer, seconds."
+    )
+    answer_limit_mb: float = Field(
+        default=256, gt=0, description="Largest answer, as it comes over the wire, MiB."
     )
     keepalive_s: float = Field(
         default=4,

@@ -18,8 +18,16 @@ from router.exposition import Histogram
 Value = TypeVar("Value")
 #: known beforehand, and told from the start: a rate needs to see a first one come
 REJECTIONS = ("queue_full", "queue_timeout", "no_backend", "backend_busy", OTHER)
+#: settings that say how much of something there may be, at the edge
+LIMITS = (
+    *("header_limit_kb", "header_count", "header_line_kb", "target_limit_kb"),
+    *("body_limit_mb", "inflate_ratio", "json_depth", "messages"),
+    *("head_timeout_s", "body_timeout_s", "request_timeout_s", "write_timeout_s"),
+    *("connections", "connections_per_address", "answer_limit_mb"),
+)
 _FIRST: Mapping[str, Sequence[Labels]] = {
     "rejected_total": [(reason,) for reason in REJECTIONS],
+    "limited_total": [(setting,) for setting in LIMITS],
     "session_affinity_total": [("hit",), ("new",), ("moved",), ("none",)],
     "policy_reload_total": [("ok",), ("failed",)],
     "keys_reload_total": [("ok",), ("failed",)],

@@ -8,11 +8,12 @@
     │   ├── NotFound           404   (ModelNotFound)
     │   ├── MethodNotAllowed   405
     │   ├── RequestTimeout     408
-    │   ├── TooLarge           413   (HeadTooLarge 431)
+    │   ├── TooLarge           413   (TargetTooLong 414, HeadTooLarge 431)
     │   └── UnsupportedCoding  415
     ├── Overloaded             429, our own limits
     │   └── RateLimited        429, a key's limits (OutOfBudget: none left for today)
-    ├── BackendError           502   (BackendRefused: nothing was sent)
+    ├── TooManyConnections     503   (TooManyFromAddress 429)
+    ├── BackendError           502   (BackendRefused: nothing was sent; AnswerTooLarge)
     │   └── BackendTimeout     504
     └── NoBackend              503
 
@@ -34,12 +35,19 @@ class RouterError(Exception):
     outcome = "router_error"
 
     def __init__(
-        self, message: str, *, param: str | None = None, retry_after_s: int | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        limit: str | None = None,
     ) -> None:
+        """`limit`: the setting that says how much there may be of what was too much."""
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.limit = limit
 
     def lines(self) -> list[bytes]:
         """The header lines that belong to it."""
@@ -127,6 +135,13 @@ class TooLarge(ClientError):
     code = "request_too_large"
 
 
+class TargetTooLong(ClientError):
+    """The path and query of a request."""
+
+    status = 414
+    code = "request_target_too_long"
+
+
 class UnsupportedCoding(ClientError):
     status = 415
     code = "unsupported_content_encoding"
@@ -152,7 +167,7 @@ class RateLimited(Overloaded):
     def __init__(self, message: str, *, limit: str, wait_us: int) -> None:
         """`limit` is the record's word for it; `wait_us` until it is worth another try."""
         super().__init__(message, retry_after_s=max(1, -(-wait_us // 1_000_000)))
-        self.limit = limit
+        self.key_limit = limit
         self.retry_after_ms = max(1, -(-wait_us // 1000))
 
     def lines(self) -> list[bytes]:
@@ -171,12 +186,28 @@ class OutOfBudget(RateLimited):
         return [*super().lines(), b"x-should-retry: false"]
 
 
+class TooManyConnections(RouterError):
+    """There are as many clients as there may be."""
+
+    status = 503
+    code = "too_many_connections"
+    outcome = "rejected"
+
+
+class TooManyFromAddress(TooManyConnections):
+    """One address has as many connections as it may have."""
+
+    status = 429
+    type = "rate_limit_error"
+
+
 class BackendError(RouterError):
     """A backend failed before its answer began."""
 
     status = 502
     code = "backend_error"
     outcome = "upstream_error"
+    tells_of_health = True  # whether such a backend is worse than another
 
 
 class BackendRefused(BackendError):
@@ -190,6 +221,13 @@ class BackendTimeout(BackendError):
     type = "timeout"
     code = "backend_timeout"
     outcome = "upstream_timeout"
+
+
+class AnswerTooLarge(BackendError):
+    """An answer that has no end, or none that is worth waiting for."""
+
+    code = "response_too_large"
+    tells_of_health = False  # it does what it was asked for
 
 
 class NoBackend(RouterError):

@@ -467,7 +467,7 @@ class Exchange:
         slot = self.slot
         was_stale = may_retry and self.sent_at is not None
         if slot is not None and not was_stale:
-            self.observe("failed")
+            self.observe("failed" if fault.tells_of_health else "client")
         if self.answering.has_begun:
             self.break_off(fault)
         elif was_stale and slot is not None and self.attempts <= _STALE_TRIES:
@@ -625,7 +625,7 @@ class Exchange:
 
     def break_off(self, fault: RouterError) -> None:
         """After the first byte: one error frame where frames are spoken, then the end."""
-        self.outcome, self.error_code = fault.outcome, fault.code
+        self._note_fault(fault)
         self._break_off(fault.body())
 
     def _break_off(self, error: bytes) -> None:
@@ -643,8 +643,13 @@ class Exchange:
         if self.answering.is_early:
             self.break_off(fault)
             return
-        self.outcome, self.error_code = fault.outcome, fault.code
+        self._note_fault(fault)
         self._send_whole(fault.status, fault.body(), fault.lines())
+
+    def _note_fault(self, fault: RouterError) -> None:
+        self.outcome, self.error_code = fault.outcome, fault.code
+        if fault.limit is not None:
+            self.pipeline.meter.limited(fault.limit)
 
     def send_error(self, status: int, body: bytes, extra: Sequence[bytes]) -> None:
         """Tell the client of a backend's error; `extra` are header lines."""

@@ -240,6 +240,7 @@ class KeysKeeper:
 _TAKEN = {"health", "policy.aliases", "policy.real_model_bypass"} | {
     "server.allow_policy_off",
     "server.grace_s",
+    "server.messages",
 }
 
 

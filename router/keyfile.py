@@ -33,7 +33,7 @@ _NEW_FILE = """\
 schema = 1
 """
 
-_IS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
+_NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 
 class Key(Table):
@@ -92,18 +92,10 @@ class KeyFile(Table):
 
     schema_: Literal[1] = Field(alias="schema", description="Version of this format.")
     keys: Mapping[str, Key] = Field(
-        default_factory=dict, description="By the name that the log shows."
+        default_factory=dict,
+        description="By the name that the log shows.",
+        json_schema_extra={"propertyNames": {"pattern": f"^{_NAME}$"}},
     )
-
-    @field_validator("keys")
-    @classmethod
-    def _are_named(cls, value: Mapping[str, Key]) -> Mapping[str, Key]:
-        if wrong := next((name for name in value if not _IS_NAME(name)), None):
-            raise ValueError(
-                f"{wrong!r} is no name for a key: a letter or digit first, letters, digits and "
-                "_ . - in it, at most 64"
-            )
-        return value
 
     @model_validator(mode="after")
     def _keys_differ(self) -> Self:
@@ -124,7 +116,18 @@ def load(path: Path) -> KeyFile:
 
 
 def parse(text: str, name: str) -> KeyFile:
-    return tomlfile.model(KeyFile, tomlfile.table(text, name), text, name)
+    written = tomlfile.model(KeyFile, tomlfile.table(text, name), text, name)
+    message = (
+        "is no name for a key: a letter or digit first, letters, digits and _ . - in it, at most 64"
+    )
+    mistakes = [
+        tomlfile.mistake(text, ("keys", key), message)
+        for key in written.keys
+        if not re.fullmatch(_NAME, key)
+    ]
+    if mistakes:
+        raise FileFault(name, mistakes)
+    return written
 
 
 def keyring(path: Path | None, keys_env: str | None, environ: Mapping[str, str]) -> Keyring:

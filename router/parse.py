@@ -36,6 +36,8 @@ _STRUCTURED = frozenset(
 #: members that parameters are read from, or that a dialect merges into
 _SIGNING = params.TOP_LEVEL | {"stream_options", "generation_config", "reasoning_format"}
 _REMEMBERED = 2048
+#: messages of a conversation, for those who read what was let in before
+NO_LIMIT = 1 << 40
 #: earlier user turns that are read to understand the last one, and how much of each
 _EARLIER = 3
 _EARLIER_HEAD, _EARLIER_TAIL = 300, 100
@@ -54,15 +56,20 @@ _NOTHING = re.compile(rb'null|false|""|"none"|\[\s*\]|\{\s*\}')
 _NOBODY = frozenset({"", "default", "none", "null", "undefined", "anonymous", "user"})
 
 
-def chat_request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
-    """The request; raises ClientError with the parameter at fault."""
+def chat_request(
+    endpoint: Endpoint, raw: bytes, headers: Headers, messages: int = NO_LIMIT
+) -> ChatRequest:
+    """The request; raises ClientError with the parameter at fault.
+
+    `messages`: so many at most make a conversation.
+    """
     try:
-        return _request(endpoint, raw, headers)
+        return _request(endpoint, raw, headers, messages)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidJson(f"The body cannot be read: {error}.") from None
 
 
-def _request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
+def _request(endpoint: Endpoint, raw: bytes, headers: Headers, limit: int) -> ChatRequest:
     values, spans = splice.members(raw)
     notes: tuple[str, ...] = ()
     if "extra_body" in values:
@@ -72,14 +79,14 @@ def _request(endpoint: Endpoint, raw: bytes, headers: Headers) -> ChatRequest:
     stream = _flag(values, "stream")
     has: set[str] = set()
     if endpoint is Endpoint.CHAT:
-        text, earlier, turns, opening, thoughts = _conversation(values, has)
+        text, earlier, turns, opening, thoughts = _conversation(values, has, limit)
         if thoughts:
             raw = splice.apply(
                 raw, spans, {"messages": history.without_thoughts(values["messages"], thoughts)}
             )
             values, spans = splice.members(raw)
     elif endpoint is Endpoint.RESPONSES:
-        text, earlier, turns, opening = _responses_input(values, has)
+        text, earlier, turns, opening = _responses_input(values, has, limit)
     else:
         text, turns, opening = _prompt(values)
         earlier = ()
@@ -164,7 +171,7 @@ _Opening = Sequence[msgspec.Raw]  # the texts that a conversation begins with
 _Said = tuple[str, tuple[Turn, ...], int, _Opening]  # text, earlier turns, turns, opening
 
 
-def _conversation(values: Values, has: set[str]) -> tuple[*_Said, list[int]]:
+def _conversation(values: Values, has: set[str], limit: int) -> tuple[*_Said, list[int]]:
     """What was said, and where earlier turns of the assistant still carry their thought."""
     raw = values.get("messages")
     if raw is None:
@@ -175,6 +182,8 @@ def _conversation(values: Values, has: set[str]) -> tuple[*_Said, list[int]]:
         raise _bad_field("messages", error) from None
     if not messages:
         raise InvalidValue("messages must not be empty.", param="messages")
+    if len(messages) > limit:
+        raise _too_many("messages", limit)
     roles = [message.role for message in messages]
     if roles[-1] in _TOOL_ROLES:
         has.add("tool_loop")
@@ -199,6 +208,14 @@ def _conversation(values: Values, has: set[str]) -> tuple[*_Said, list[int]]:
         last = first
     earlier = _earlier(messages, [at for at in range(last) if roles[at] == "user"])
     return text, earlier, turns, _opening(messages, roles), thoughts
+
+
+def _too_many(name: str, limit: int) -> InvalidValue:
+    return InvalidValue(
+        f"{name} has more than {limit} entries, the most that are taken here.",
+        param=name,
+        limit="messages",
+    )
 
 
 def _earlier(
@@ -238,7 +255,7 @@ def _content(raw: msgspec.Raw, index: int, has: set[str], where: str = "messages
     return "\n".join(part.text for part in parts if part.text and part.type in _TEXT_PARTS)
 
 
-def _responses_input(values: Values, has: set[str]) -> _Said:
+def _responses_input(values: Values, has: set[str], limit: int) -> _Said:
     raw = values.get("input")
     if raw is None or _opens_with(raw) == b"n":
         return "", (), 0, ()
@@ -248,6 +265,8 @@ def _responses_input(values: Values, has: set[str]) -> _Said:
         items = items_in(raw)
     except msgspec.DecodeError as error:
         raise _bad_field("input", error) from None
+    if len(items) > limit:
+        raise _too_many("input", limit)
     if items and items[-1].type == "function_call_output":
         has.add("tool_loop")
     users = [index for index, item in enumerate(items) if item.role == "user"]

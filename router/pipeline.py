@@ -238,3 +238,5 @@ class Pipeline:
         )
         self.meter.observe(record, ())
         self.journal.write(record)
+        if fault.limit is not None:
+            self.meter.limited(fault.limit)

@@ -131,6 +131,9 @@ class Meter(Protocol):
     def observe(self, record: Record, actions: Sequence[tuple[str, ...]]) -> None:
         """`actions`: (scenario, parameter, origin) of what the preset did."""
 
+    def limited(self, setting: str) -> None:
+        """A request or a connection met the limit that this setting sets."""
+
 
 class Conventions(Protocol):
     """What counts finished requests by OpenTelemetry's conventions. Never blocks, never raises."""

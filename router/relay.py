@@ -424,12 +424,15 @@ def _reframed(data: bytes, piece: wire.Piece, frames: bool) -> bytes:
 
 
 def decoded(body: bytes, coding: bytes) -> bytes:
-    """A body without its content coding; nothing where we do not know the coding."""
+    """A body without its content coding; nothing where we do not know the coding, or there is
+    more than WHOLE_LIMIT of it."""
     if coding in (b"", b"identity"):
         return body
     if coding in (b"gzip", b"x-gzip", b"deflate"):
+        inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
         try:
-            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, WHOLE_LIMIT)
+            plain = inflater.decompress(body, WHOLE_LIMIT + 1)
         except zlib.error:
             return b""
+        return plain if inflater.eof and len(plain) <= WHOLE_LIMIT else b""
     return b""

@@ -164,6 +164,10 @@ class Metrics:
         if record.queue_ms or record.tried or outcome == "rejected":
             self._unusual(record)
 
+    def limited(self, setting: str) -> None:
+        """Count something that met the limit of this setting."""
+        self._counted.add("limited_total", (setting,))
+
     def _begin(self, record: Record) -> _Series:
         scenario, backend = record.scenario or "", record.backend or ""
         series = _Series(self._counted, scenario, backend)
@@ -209,7 +213,7 @@ class Metrics:
         if record.outcome == "rejected":
             self._counted.add("rejected_total", (_rejection(record),))
             if record.limit is not None:
-                self._counted.add("limited_total", (record.key or "", record.limit))
+                self._counted.add("key_limited_total", (record.key or "", record.limit))
 
     # ------------------------------------------------------------------ off the path
 

@@ -81,6 +81,8 @@ def table(text: str, name: str) -> dict[str, Any]:
         line = int(found[1]) if found else None
         message = re.sub(r" \(at .*\)$", "", str(error))
         raise FileFault(name, [Mistake("", line, f"not valid TOML: {message}")]) from None
+    except RecursionError:
+        raise FileFault(name, [Mistake("", None, "nested too deep to be read")]) from None
 
 
 def model(kind: type[Model], value: dict[str, Any], text: str, name: str) -> Model:

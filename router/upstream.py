@@ -20,7 +20,7 @@ import structlog
 
 from router import wire
 from router.config import Backend
-from router.errors import BackendError, BackendRefused, BackendTimeout
+from router.errors import AnswerTooLarge, BackendError, BackendRefused, BackendTimeout
 from router.message import AnswerHead
 from router.ports import AnswerListener
 
@@ -38,6 +38,7 @@ class BackendUpstream:
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
         self.backend = backend
         self.inflight = 0
+        self.answer_limit = int(backend.answer_limit_mb * 2**20)  # bytes
         self._loop = loop
         self._tls = ssl.create_default_context() if backend.is_tls else None
         self._idle: deque[_Connection] = deque()
@@ -106,12 +107,23 @@ class BackendUpstream:
         self._idle.append(connection)
 
     def sweep(self, now: float) -> None:
-        """Fail what is late and close what has been idle for too long."""
+        """Fail what is late or too large and close what has been idle for too long."""
+        # Here and not where it is compared: a reload may have changed it.
+        self.answer_limit = limit = int(self.backend.answer_limit_mb * 2**20)
         for attempt in list(self._attempts):
             if attempt.deadline_at(now) < now:
                 attempt.time_out()
+            elif attempt.size > limit:
+                attempt.fail(self.too_large())
         while self._idle and now - self._idle[0].idle_since > self.backend.keepalive_s:
             self._idle.popleft().transport.close()
+
+    def too_large(self) -> AnswerTooLarge:
+        backend = self.backend
+        return AnswerTooLarge(
+            f"The answer of the backend {backend.name!r} is over {backend.answer_limit_mb:g} MiB.",
+            limit="answer_limit_mb",
+        )
 
     def forget(self, connection: _Connection) -> None:
         if connection in self._idle:
@@ -134,6 +146,7 @@ class _Attempt:
     _head: AnswerHead | None = None
     _is_paused = False
     _started_at = 0.0
+    _seen = 0  # what had come when the deadline was last moved
 
     def __init__(
         self,
@@ -154,18 +167,27 @@ class _Attempt:
         self.deadline = upstream.now() + timeout_s
 
     def deadline_at(self, now: float) -> float:
-        """The deadline, moved if something has come since it was last looked at."""
-        connection = self._connection
-        if connection is not None and connection.is_lively:
-            connection.is_lively = False
+        """The deadline, moved if something has come since it was last looked at.
+
+        Or if nothing was to come: a client that does not read is no fault of the backend.
+        """
+        size = self.size
+        if size != self._seen or (self._is_paused and size):
+            self._seen = size
             self.deadline = now + self._upstream.backend.stall_timeout_s
         return self.deadline
+
+    @property
+    def size(self) -> int:
+        """Bytes of the answer that have come."""
+        return self._connection.came if self._connection is not None else 0
 
     def start(self, connection: _Connection) -> None:
         """Put the request on the wire."""
         self._connection = connection
         self._started_at = self._upstream.now()
         connection.attempt = self
+        connection.came = 0
         head, body = cast("tuple[bytes, bytes]", self._request)
         self._request = None  # 32 MiB are not kept for the length of an answer
         if len(body) < _JOIN_LIMIT:
@@ -178,10 +200,12 @@ class _Attempt:
 
     def on_data(self, data: bytes) -> None:
         upstream = self._upstream
-        self.deadline = upstream.now() + upstream.backend.stall_timeout_s
         try:
             if self._body is None:
                 data = self._read_head(data)
+            elif self.size > upstream.answer_limit:
+                self.fail(upstream.too_large())
+                return
             if self._body is not None and not self.is_over:
                 self._read_body(data)
         except wire.BadAnswer as error:
@@ -190,6 +214,7 @@ class _Attempt:
 
     def _read_head(self, data: bytes) -> bytes:
         """Gather the head; what is left of `data` belongs to the body."""
+        upstream = self._upstream
         buffer = self._buffer + data if self._buffer else data
         while True:
             end = buffer.find(b"\r\n\r\n")
@@ -211,6 +236,9 @@ class _Attempt:
             self.listener.on_whole(head, buffer)
             return b""
         self._body = wire.body_of(head, self._method)
+        if isinstance(self._body, wire.LengthBody) and self._body.left > upstream.answer_limit:
+            self.fail(upstream.too_large())
+            return b""
         self.listener.on_head(head, has_more=bool(buffer))
         return buffer
 
@@ -257,7 +285,6 @@ class _Attempt:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.attempt = connection.express = None
-            connection.is_lively = False
             connection.was_used = True
         return connection
 
@@ -318,10 +345,10 @@ class _Connection(asyncio.Protocol):
     __slots__ = (
         "_upstream",
         "attempt",
+        "came",
         "express",
         "idle_since",
         "is_closing",
-        "is_lively",
         "transport",
         "was_used",
     )
@@ -331,7 +358,7 @@ class _Connection(asyncio.Protocol):
         self.attempt: _Attempt | None = None
         #: the way for whole chunks, while there is one: see AnswerListener.express
         self.express: tuple[Callable[[bytes], bool], Callable[[bytes], None]] | None = None
-        self.is_lively = False  # something came by express since the last sweep
+        self.came = 0  # bytes of the answer under way
         self.was_used = False
         self.is_closing = False
         self.idle_since = 0.0
@@ -343,9 +370,10 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         express = self.express
         if express is not None and express[0](data):
-            self.is_lively = True
+            self.came += len(data)
             express[1](data)
         elif self.attempt is not None:
+            self.came += len(data)
             self.express = None
             self.attempt.on_data(data)
         else:  # nobody asked: whatever it is, the next answer must not begin with it

@@ -68,6 +68,7 @@ class Live(msgspec.Struct, frozen=True):
     has_keys: bool  # clients authenticate here, so their key is not for backends
     plans: dict[tuple[Any, ...], Plan]  # remembered decisions of this policy
     trials: Trials | None = None  # experiments by scenario; None: there are none
+    messages: int = parse.NO_LIMIT  # the most that make a conversation
 
     @property
     def slots(self) -> list[Slot]:
@@ -189,7 +190,7 @@ def decide_for(
     Deciding is pure, so a decision is remembered by all that it depends on: apps send
     the same few parameters all day, and only the text and the session differ.
     """
-    request = parse.chat_request(endpoint, raw, headers)
+    request = parse.chat_request(endpoint, raw, headers, live.messages)
     if request.model != "auto":
         check_model(request.model, live, grant)
     hint = headers.get(b"x-router-scenario", b"").decode("latin-1")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import httptools
 
-from router.errors import BadRequestHead, HeadTooLarge, RouterError, TooLarge
+from router.errors import BadRequestHead, HeadTooLarge, RouterError, TargetTooLong, TooLarge
 from router.message import AnswerHead, Header, Request
 
 #: hop-by-hop (RFC 9110 §7.6.1) and what belongs to our own connection only
@@ -39,6 +39,9 @@ HOP_BY_HOP: Final[frozenset[bytes]] = frozenset(
 
 #: separators and the rest of the request line, which no limit is meant for
 _HEAD_SLACK = 256
+#: chunks of a single byte, the smallest that anybody sends, take five more to frame
+_FRAMING_PER_BYTE = 8
+_NO_LIMIT = 1 << 40
 
 
 class RequestReader:
@@ -52,6 +55,8 @@ class RequestReader:
         "_body",
         "_body_limit",
         "_body_size",
+        "_chunked_size",
+        "_count_limit",
         "_fault",
         "_fields",
         "_has_said_last",
@@ -62,17 +67,34 @@ class RequestReader:
         "_is_unmeasured",
         "_is_upgrade",
         "_length",
+        "_line_limit",
         "_parser",
+        "_plain_limit",
         "_seam",
         "_target",
+        "_target_limit",
         "_trailer_size",
         "head",
         "ready",
     )
 
-    def __init__(self, *, head_limit: int, body_limit: int) -> None:
+    def __init__(
+        self,
+        *,
+        head_limit: int,
+        body_limit: int,
+        count_limit: int = _NO_LIMIT,
+        line_limit: int = _NO_LIMIT,
+        target_limit: int = _NO_LIMIT,
+    ) -> None:
+        """Bytes of a head, of a body, of one header line and of a target; `count_limit` lines."""
         self._head_limit = head_limit
         self._body_limit = body_limit
+        self._count_limit = count_limit
+        self._line_limit = line_limit
+        self._target_limit = target_limit
+        #: a head of so many bytes has no line that is too long, nor a target
+        self._plain_limit = min(head_limit - 4, line_limit, target_limit)
         #: made when it is needed, which for most connections is never
         self._parser: httptools.HttpRequestParser | None = None
         self.ready: list[Request] = []  # few at a time; a deque's first block is 600 bytes
@@ -81,6 +103,7 @@ class RequestReader:
         self._seam = b""  # the last bytes of an unfinished head
         self._length: int | None = None  # of the body, where it is told
         self._body_size = 0
+        self._chunked_size = 0  # of the body so far, its framing included
         self._fault: RouterError | None = None
         self._is_upgrade = False
         self._is_unmeasured = False  # the head's beginning came behind a chunked body
@@ -114,11 +137,11 @@ class RequestReader:
         plainest form, of which most were seen before. A third of what llhttp's callbacks cost.
         """
         end = data.find(b"\r\n\r\n")
-        if not data.startswith(b"POST /") or end < 0 or end + 4 > self._head_limit:
+        if not data.startswith(b"POST /") or end < 0 or end > self._plain_limit:
             return None
         first, *lines = data[:end].split(b"\r\n")
         target = _PLAIN_REQUEST.fullmatch(first)
-        if target is None:
+        if target is None or len(lines) > self._count_limit:
             return None
         headers = []
         for line in lines:
@@ -150,7 +173,10 @@ class RequestReader:
         if self._head_size > self._head_limit:
             # Over the limit on the wire; whether it counts as that is told by what it holds.
             self._is_unmeasured = True
-            if self._head_size > self._head_limit + _HEAD_SLACK:
+            over = self._head_size - self._head_limit - _HEAD_SLACK
+            if over > 0:
+                # What is wrong within the limit is said first, however the bytes were cut.
+                self._parse(data[: max(0, end - over)])
                 raise _head_too_large(self._head_limit)
         self._seam = (seam + data[:end])[-3:] if found < 0 else b""
         return self._parse(data[:end] if end < len(data) else data) + data[end:]
@@ -162,11 +188,26 @@ class RequestReader:
             size = min(size, self._length - self._body_size)
         else:
             self._is_unmeasured = True  # the next head may begin in this piece
+            self._chunked_size += size
         rest = self._parse(data[:size] if size < len(data) else data) + data[size:]
         if self._length is None and self._head_size == 0 and self.head is None:
             # A chunked body's end shows only when it is read: a next head may have begun.
             self._seam = data[-3:]
+        elif self._length is None:
+            self._check_framing()
         return rest
+
+    def _check_framing(self) -> None:
+        """Extensions of chunks, and a trailer's line without an end, are bytes without content.
+
+        Looked at after each read, so that what comes in one of them is not stopped halfway.
+        """
+        framing = self._chunked_size - self._body_size
+        if framing > 2 * self._head_limit + _FRAMING_PER_BYTE * self._body_size:
+            raise TooLarge(
+                "The framing of the request's chunks is far larger than what is in them.",
+                limit="header_limit_kb",
+            )
 
     def _parse(self, data: bytes) -> bytes:
         """Give bytes to llhttp; those that it did not take."""
@@ -218,26 +259,56 @@ class RequestReader:
 
     def on_url(self, url: bytes) -> None:
         self._target += url
+        if len(self._target) > self._target_limit:
+            self._refuse(
+                TargetTooLong(
+                    f"The request's target is over {_kib(self._target_limit)}.",
+                    limit="target_limit_kb",
+                )
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head is not None:
             # A trailer: nothing behind a body may add to what was decided by its head.
             self._trailer_size += len(name) + len(value)
             if self._trailer_size > self._head_limit:
-                self._refuse(HeadTooLarge("The request's trailer has no end."))
+                self._refuse(
+                    HeadTooLarge("The request's trailer has no end.", limit="header_limit_kb")
+                )
             return
+        if len(name) + len(value) > self._line_limit:
+            self._refuse(
+                HeadTooLarge(
+                    f"A header line of the request is over {_kib(self._line_limit)}.",
+                    limit="header_line_kb",
+                )
+            )
         name = name.lower()
+        value = value.rstrip(b" \t")  # llhttp leaves it
         self._headers.append((name, value))
         self._fields[name] = value
+        if len(self._headers) > self._count_limit:
+            self._refuse(
+                HeadTooLarge(
+                    f"The request has more than {self._count_limit} header lines.",
+                    limit="header_count",
+                )
+            )
 
     def on_headers_complete(self) -> None:
         parser, fields = self._parser, self._fields
         assert parser is not None
         version = parser.get_http_version()
         self._is_upgrade = parser.should_upgrade()
-        self._head_size, self._seam = 0, b""
+        self._head_size, self._seam, self._chunked_size = 0, b"", 0
+        method = parser.get_method()
+        host = fields.get(b"host")
+        if host is not None and _HOST.fullmatch(host) is None:
+            self._refuse(BadRequestHead("Host must be a host and perhaps a port."))
+        if not self._target.startswith(b"/") and method != b"CONNECT":
+            self._read_absolute(method)
         self.head = Request(
-            parser.get_method(),
+            method,
             self._target,
             self._headers,
             fields,
@@ -250,7 +321,7 @@ class RequestReader:
             self._refuse(BadRequestHead(f"HTTP/{version} is not spoken here."))
         if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             self._refuse(BadRequestHead("The only transfer coding understood is chunked."))
-        if version == "1.1" and b"host" not in fields:
+        if version == "1.1" and host is None:
             self._refuse(BadRequestHead("A request needs a Host."))
         if len(fields) != len(self._headers):
             names = [name for name, _ in self._headers]
@@ -264,6 +335,24 @@ class RequestReader:
         self._length = int(length) if length is not None else None
         if self._length is not None and self._length > self._body_limit:
             self._too_large()
+
+    def _read_absolute(self, method: bytes) -> None:
+        """Take the target as it is sent to proxies, which every server must (RFC 9112 §3.2.2).
+
+        What it says of the host is over what Host says.
+        """
+        found = _ABSOLUTE.fullmatch(self._target)
+        if found is None or _HOST.fullmatch(found[1]) is None:
+            if self._target != b"*" or method != b"OPTIONS":
+                self._refuse(BadRequestHead("The request's target is not one of this server's."))
+            return
+        path = found[2]
+        self._target = path if path.startswith(b"/") else b"/" + path
+        if b"host" in self._fields:
+            self._fields[b"host"] = found[1]
+            self._headers = [
+                (name, found[1] if name == b"host" else value) for name, value in self._headers
+            ]
 
     def on_body(self, piece: bytes) -> None:
         self._body_size += len(piece)
@@ -284,7 +373,12 @@ class RequestReader:
         self.ready.append(request)
 
     def _too_large(self) -> None:
-        self._refuse(TooLarge(f"The request body is over {self._body_limit / 2**20:g} MiB."))
+        self._refuse(
+            TooLarge(
+                f"The request body is over {self._body_limit / 2**20:g} MiB.",
+                limit="body_limit_mb",
+            )
+        )
 
     def _refuse(self, fault: RouterError) -> None:
         # llhttp wraps what a callback raises, so it is kept here for `feed`.
@@ -296,6 +390,9 @@ _PLAIN_REQUEST = re.compile(rb"POST (/[A-Za-z0-9/._~%?&=:@!$'()*+,;-]*) HTTP/1\.
 #: no odd white space, no bytes but ASCII: how lines look that anybody means
 _PLAIN_HEADER = re.compile(rb"([A-Za-z0-9-]+): ([!-~](?:[ -~]*[!-~])?)")
 _PLAIN_LENGTH = re.compile(rb"0|[1-9]\d{0,11}")
+#: a host and perhaps a port (RFC 3986 §3.2); empty where there is none to name
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::\d{0,5})?")
+_ABSOLUTE = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?#]*)([^#]*)")
 #: what changes how a message is framed or answered
 _NOT_PLAIN = HOP_BY_HOP | {b"expect", b"http2-settings"}
 
@@ -310,11 +407,17 @@ def _plain_header(line: bytes) -> Header | None:
         return None
     if name == b"content-length" and _PLAIN_LENGTH.fullmatch(value) is None:
         return None
+    if name == b"host" and _HOST.fullmatch(value) is None:
+        return None
     return name, value
 
 
 def _head_too_large(limit: int) -> HeadTooLarge:
-    return HeadTooLarge(f"The request's head is over {limit >> 10} KiB.")
+    return HeadTooLarge(f"The request's head is over {_kib(limit)}.", limit="header_limit_kb")
+
+
+def _kib(size: int) -> str:
+    return f"{size >> 10} KiB"
 
 
 class BadAnswer(Exception):
@@ -364,21 +467,21 @@ class Piece(NamedTuple):
 
 
 class LengthBody:
-    """A body of known length, or of none."""
+    """A body of known length, or of none; `left` is what is still to come of it."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("left",)
 
     def __init__(self, length: int) -> None:
-        self._left = length
+        self.left = length
 
     def feed(self, data: bytes) -> Piece:
-        mine = data[: self._left] if len(data) > self._left else data
-        self._left -= len(mine)
-        return Piece([mine] if mine else [], False, self._left == 0, data[len(mine) :])
+        mine = data[: self.left] if len(data) > self.left else data
+        self.left -= len(mine)
+        return Piece([mine] if mine else [], False, self.left == 0, data[len(mine) :])
 
     def close(self) -> bool:
         """Whether the connection may end here."""
-        return self._left == 0
+        return self.left == 0
 
 
 class UntilCloseBody:

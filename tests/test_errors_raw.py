@@ -373,7 +373,7 @@ def test_an_unknown_coding_is_refused(product: Product, coding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [gzip.compress(json.dumps(ASK).encode())[:-9], b"no gzip"], ids=["cut", "no gzip"]
+    "body", [gzip.compress(json.dumps(ASK).encode())[:-9], b"no gzip"], ids=["cut", "none"]
 )
 def test_a_broken_packed_body_is_the_clients_error(product: Product, body: bytes) -> None:
     reply = exchange(product.port, post(body, {"Content-Encoding": "gzip"}))
@@ -577,81 +577,7 @@ def test_an_error_inside_a_stream_is_put_into_shape_and_recorded(
     assert record_of(product, request_id)["outcome"] == "upstream_error"
 
 
-# --- bytes with bad intent -------------------------------------------------------
-
-BODY = json.dumps(ASK).encode()
-LENGTH = f"Content-Length: {len(BODY)}"
-
-
-def spelled(*lines: str, start: str = f"POST {CHAT} HTTP/1.1", body: bytes = BODY) -> bytes:
-    return "\r\n".join([start, *lines, "", ""]).encode("latin-1") + body
-
-
-SMUGGLING = {
-    "length and chunks": spelled("Host: a", LENGTH, "Transfer-Encoding: chunked"),
-    "chunks and length": spelled("Host: a", "Transfer-Encoding: chunked", LENGTH),
-    "two lengths": spelled("Host: a", LENGTH, "Content-Length: 0"),
-    "a list of lengths": spelled("Host: a", f"{LENGTH}, 0"),
-    "a length with a sign": spelled("Host: a", f"Content-Length: +{len(BODY)}"),
-    "a hexadecimal length": spelled("Host: a", f"Content-Length: 0x{len(BODY):x}"),
-    "a negative length": spelled("Host: a", "Content-Length: -1"),
-    "a length beyond numbers": spelled("Host: a", "Content-Length: " + "9" * 30),
-    "an unknown coding": spelled("Host: a", "Transfer-Encoding: xchunked"),
-    "chunked not last": spelled("Host: a", "Transfer-Encoding: chunked, identity"),
-    "chunked twice": spelled("Host: a", "Transfer-Encoding: chunked, chunked"),
-    "two codings": spelled("Host: a", "Transfer-Encoding: chunked", "Transfer-Encoding: identity"),
-    "space before the colon": spelled("Host: a", "Transfer-Encoding : chunked", LENGTH),
-    "a folded line": spelled("Host: a", "Transfer-Encoding:", " chunked", LENGTH),
-    "a bare line feed": spelled("Host: a", f"X-A: b\n{LENGTH}\nTransfer-Encoding: chunked"),
-    "a bare carriage return": spelled("Host: a", "X-A: b\rTransfer-Encoding: chunked", LENGTH),
-    "a NUL": spelled("Host: a", "X-A: b\0c", LENGTH),
-    "no host": spelled(LENGTH),
-    "two hosts": spelled("Host: a", "Host: b", LENGTH),
-    "a bad chunk size": spelled(
-        "Host: a", "Transfer-Encoding: chunked", body=b"zz\r\n{}\r\n0\r\n\r\n"
-    ),
-    "a chunk longer than said": spelled(
-        "Host: a", "Transfer-Encoding: chunked", body=b"2\r\n{}{}\r\n0\r\n\r\n"
-    ),
-    "another protocol": spelled("Host: a", LENGTH, start=f"POST {CHAT} HTTP/3.1"),
-    "a preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "no method": b"hello\r\n\r\n",
-    "a TLS hello": bytes.fromhex("16030100a5010000a10303") + b"\0" * 64,
-}
-
-
-@pytest.mark.parametrize("raw", SMUGGLING.values(), ids=SMUGGLING.keys())
-def test_bytes_that_can_be_read_two_ways_are_refused(
-    product: Product, backend: ScriptedBackend, raw: bytes
-) -> None:
-    hidden = request_bytes("GET", "/version")
-
-    with RawConnection(product.port) as connection:
-        connection.send(raw + hidden)
-        reply = connection.read()
-        assert connection.wait_closed(reply, 5)
-        after = connection.read()
-
-    error = reply.json()["error"]
-    the_error(reply, reply.status or 0, error["code"])
-    assert reply.status in (400, 413)
-    assert after.status is None  # what came behind was not read as a request
-    assert backend.requests == []
-
-
-@pytest.mark.parametrize("size", [b"2;a=b", b"2;" + b"a" * 1000, b"00000002"])
-def test_chunks_that_are_odd_but_lawful_are_read(
-    product: Product, backend: ScriptedBackend, size: bytes
-) -> None:
-    rest = BODY[2:]
-    body = size + b"\r\n" + BODY[:2] + b"\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest)
-
-    reply = exchange(product.port, spelled("Host: a", "Transfer-Encoding: chunked", body=body))
-
-    assert reply.status == 200
-    [seen] = backend.requests
-    assert seen.json["messages"] == ASK["messages"]
-    assert seen.header("transfer-encoding") is None
+# --- bytes with bad intent; framing is in test_bad_input.py and test_conformance.py --------------
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_file_without_keys_opens_nothing(tmp_path: Path) -> None:
         (FILE.replace("streams = 8", "streams = 0"), ["line 11: keys.shop.streams: "]),
         (FILE.replace('["faq", "chat"]', "[]"), ["line 8: keys.shop.scenarios: "]),
         (FILE.replace("+08:00", ""), ["line 7: keys.shop.expires: "]),
-        (FILE.replace("[keys.shop]", '[keys."a b"]'), ["line 4: keys.a b.[key]: "]),
+        (FILE.replace("[keys.shop]", '[keys."a b"]'), ["line 4: keys.a b: is no name for a key"]),
         (FILE + f'[keys.b]\nhash = "{SHOP}"', ["'shop' and 'b' have the same key"]),
         ("schema = 1\n[keys]\na =", ["not valid TOML: "]),
         ("[keys]", ["schema: Field required"]),

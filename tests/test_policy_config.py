@@ -437,3 +437,8 @@ def test_the_policy_that_was_installed_serves_where_none_is_named_or_there(
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "default.toml").touch()
     assert config.policy_path(here, open_) == tmp_path / "policies" / "default.toml"
+
+
+def test_a_text_that_is_nested_without_end_is_a_fault() -> None:
+    with pytest.raises(FileFault, match="nested too deep"):
+        policy.parse("x = " + "[" * 100_000, "policy", Path.cwd())

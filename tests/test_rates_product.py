@@ -163,7 +163,7 @@ def test_the_request_over_the_limit_is_a_rate_limit_error(
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "three has used up its requests_per_minute" in told
     page = page_of(product)
-    assert page.value("limited_total", key="three", limit="requests") == 1
+    assert page.value("key_limited_total", key="three", limit="requests") == 1
     assert page.sum("rejected_total", reason="key_limit") >= 1
 
 
@@ -431,7 +431,7 @@ def test_workers_of_one_router_count_together(backend: ScriptedBackend, tmp_path
         told = at_once([product], "ten", 30)
 
         assert sorted(map(str, told)) == ["200"] * 10 + ["429"] * 20
-        await_fact(lambda: page_of(product).sum("limited_total", key="ten") == 20)
+        await_fact(lambda: page_of(product).sum("key_limited_total", key="ten") == 20)
 
 
 if shutil.which("redis-server"):  # runs where a Redis is offered

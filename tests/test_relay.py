@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router import refusals, sse, wire
+from router import refusals, relay, sse, wire
 from router.frames import frame_in
 from router.relay import Stream, Whole, shape_of
 from router.tally import Tally
@@ -597,3 +597,12 @@ def test_an_end_that_comes_in_one_piece_is_no_express_matter() -> None:
 
     assert b'"finish_reason":"length"' in out
     assert tally.finish_reason == "length"
+
+
+def test_what_unpacks_to_more_than_is_looked_at_is_not_looked_at() -> None:
+    """A part of it would be taken for the whole."""
+    whole, more = b" " * relay.WHOLE_LIMIT, b" " * (relay.WHOLE_LIMIT + 1)
+
+    assert relay.decoded(gzip.compress(whole), b"gzip") == whole
+    assert relay.decoded(gzip.compress(more), b"gzip") == b""
+    assert relay.decoded(gzip.compress(b"{}")[:-9], b"gzip") == b""

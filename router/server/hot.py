@@ -8,8 +8,9 @@ no request can be read two ways, and the inference path carries no framework.
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
@@ -19,19 +20,24 @@ from router import cors, heads, wire
 from router.chat import PASSED, Endpoint
 from router.errors import (
     BadKey,
-    BadRequestHead,
     ClientError,
+    InvalidJson,
     RequestTimeout,
     RouterError,
-    TooLarge,
-    UnsupportedCoding,
+    TooManyConnections,
+    TooManyFromAddress,
 )
 from router.exchange import Exchange
 from router.keyring import Grant, Keyring
 from router.message import Request
 from router.pipeline import Pipeline
 from router.ports import Order
+from router.server.packed import decompressed
 from router.server.plain import OPERATORS, Door, Page, headers_of
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 #: path, without /v1 → what it asks for. What is not classified passes as it came.
 _PATHS: Mapping[bytes, Endpoint] = {
@@ -45,6 +51,8 @@ _ROOT_PATHS = frozenset({b"/tokenize", b"/detokenize", b"/pooling", b"/classify"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LINGER_S = 0.5
 _AHEAD_LIMIT = 1 << 20
+#: so many connections beyond the limit are told so; more than that are cut off
+_TOLD = 256
 
 
 class Settings(Protocol):
@@ -53,11 +61,31 @@ class Settings(Protocol):
     @property
     def head_limit(self) -> int: ...
     @property
+    def count_limit(self) -> int: ...
+    @property
+    def line_limit(self) -> int: ...
+    @property
+    def target_limit(self) -> int: ...
+    @property
     def body_limit(self) -> int: ...
+    @property
+    def inflate_ratio(self) -> int: ...
+    @property
+    def head_timeout_s(self) -> float: ...
+    @property
+    def body_timeout_s(self) -> float: ...
+    @property
+    def request_timeout_s(self) -> float: ...
     @property
     def idle_timeout_s(self) -> float: ...
     @property
-    def body_timeout_s(self) -> float: ...
+    def write_timeout_s(self) -> float: ...
+    @property
+    def pipelined(self) -> int: ...
+    @property
+    def connections(self) -> int: ...
+    @property
+    def per_address(self) -> int: ...
 
 
 class PageProtocol(Protocol):
@@ -163,8 +191,13 @@ class Connection(asyncio.Protocol):
     def __init__(self, hub: Hub, door: Door) -> None:
         self._hub = hub
         self._door = door
+        limits = hub.settings
         self._reader = wire.RequestReader(
-            head_limit=hub.settings.head_limit, body_limit=hub.settings.body_limit
+            head_limit=limits.head_limit,
+            body_limit=limits.body_limit,
+            count_limit=limits.count_limit,
+            line_limit=limits.line_limit,
+            target_limit=limits.target_limit,
         )
         self._transport = cast(asyncio.Transport, None)
         self._exchange: Exchange | None = None
@@ -176,7 +209,11 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
         self._is_lingering = False
         self._spoiled: RouterError | None = None  # by bytes behind the request being served
+        self.counted_at: bytes | None = None  # its address, where those of one are counted
         self.last_active = 0.0
+        self._begun_at = 0.0  # of the request that is coming, as the clock saw it; 0: none is
+        self._unread_since = 0.0  # the client has taken nothing of what waits; 0: nothing does
+        self._unread = 0  # so many bytes
 
     # ------------------------------------------------------------ from the socket
 
@@ -184,7 +221,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write  # type: ignore[method-assign]  # one call less a piece
         self._hub.connections.add(self)
-        self.last_active = self._hub.now()
+        self.last_active = self._begun_at = self._hub.now()
+        self._hub.admit(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
         if self._is_lingering or self._spoiled is not None:
@@ -193,25 +231,32 @@ class Connection(asyncio.Protocol):
         try:
             self._reader.feed(data)
         except ClientError as fault:
-            self._refuse_bytes(fault)
+            if self._is_busy or not self._reader.ready:
+                self._refuse_bytes(fault)
+            else:  # what came before it is good, and gets its answer first
+                self._spoiled = fault
+                self._serve(self._reader.ready.pop(0))
             return
         if self._is_busy:
             # A pipelined request waits for its turn. Reading goes on, since only reading shows
             # that a client has left, until it sends more than anybody would.
             self._ahead += len(data)
-            if self._ahead > _AHEAD_LIMIT:
+            if self._ahead > _AHEAD_LIMIT or self._is_far_ahead():
                 self._transport.pause_reading()
                 self._is_paused = True
         elif self._reader.ready:
             self._serve(self._reader.ready.pop(0))
         elif self._reader.head is not None and not self._has_continued:
-            self._answer_expectation(self._reader.head)
+            self._judge_head(self._reader.head)
+
+    def _is_far_ahead(self) -> bool:
+        return len(self._reader.ready) >= self._hub.settings.pipelined
 
     def eof_received(self) -> bool:
         return False  # a client that stops sending has left, as nginx sees it too
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._hub.connections.discard(self)
+        self._hub.left(self)
         if self._page is not None:
             self._page.connection_lost(exc)
         if self._exchange is not None:
@@ -219,12 +264,14 @@ class Connection(asyncio.Protocol):
         self._exchange = self._page = None
 
     def pause_writing(self) -> None:
+        self._unread_since = self._hub.now()
         if self._page is not None:
             self._page.pause_writing()
         elif self._exchange is not None:
             self._exchange.pause()
 
     def resume_writing(self) -> None:
+        self._unread_since = 0.0
         if self._page is not None:
             self._page.resume_writing()
         elif self._exchange is not None:
@@ -232,21 +279,26 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------ one request
 
-    def _answer_expectation(self, head: Request) -> None:
-        """`Expect: 100-continue`: say yes before the body, or the error instead of it."""
+    def _judge_head(self, head: Request) -> None:
+        """A body that nobody will read is refused before it is here; `Expect` gets its answer."""
         self._has_continued = True
-        if head.fields.get(b"expect", b"").lower() != b"100-continue":
-            return
-        if self._door is not Door.OPERATORS and endpoint_of(head.target) is not None:
+        if (
+            head.method == b"POST"
+            and self._door is not Door.OPERATORS
+            and endpoint_of(head.target) is not None
+        ):
             try:
                 self._hub.grant_of(head)
             except RouterError as fault:
                 self._refuse_bytes(fault)
                 return
-        self._transport.write(_CONTINUE)
+        # A client of HTTP/1.0 knows nothing of it (RFC 9110 §10.1.1).
+        if head.fields.get(b"expect", b"").lower() == b"100-continue" and not head.is_http10:
+            self._transport.write(_CONTINUE)
 
     def _serve(self, request: Request) -> None:
         self._is_busy = True
+        self._begun_at = 0.0
         self._has_continued = False
         self._keep_alive = request.keep_alive
         found = endpoint_of(request.target)
@@ -258,7 +310,9 @@ class Connection(asyncio.Protocol):
         try:
             grant = self._hub.grant_of(request)
             if b"content-encoding" in request.fields:
-                request.body = decompressed(request, self._hub.settings.body_limit)
+                self._unpack(request)
+            if self._hub.is_too_deep is not None and self._hub.is_too_deep(request.body):
+                raise InvalidJson("The body is nested too deep.", limit="json_depth")
         except RouterError as fault:
             self._refuse(endpoint, request, fault, keep=True, grant=grant)
             return
@@ -268,7 +322,17 @@ class Connection(asyncio.Protocol):
         self._hub.pipeline.active.add(exchange)
         exchange.start()
 
+    def _unpack(self, request: Request) -> None:
+        limits = self._hub.settings
+        request.body = decompressed(request, limits.body_limit, limits.inflate_ratio)
+
     def _serve_page(self, request: Request) -> None:
+        if b"content-encoding" in request.fields and request.body:
+            try:
+                self._unpack(request)
+            except RouterError as fault:
+                self._refuse("http", request, fault, keep=True)
+                return
         path = request.target.partition(b"?")[0]
         if self._door is Door.CLIENTS or not path.startswith(OPERATORS):
             self._write_page(request)
@@ -378,7 +442,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             return
         self._ahead = 0
-        if self._is_paused:
+        if self._is_paused and not self._is_far_ahead():
             self._is_paused = False
             self._transport.resume_reading()
         if self._spoiled is not None and not self._reader.ready:
@@ -420,30 +484,47 @@ class Connection(asyncio.Protocol):
         pipeline = self._hub.pipeline
         request_id = pipeline.id_for(request.fields if request is not None else {})
         pipeline.note(endpoint, request_id, fault, key=grant.name if grant is not None else None)
-        body = fault.body()
         keep = keep and self._keep_alive
-        more = [f"{name.lower()}: {value}" for name, value in headers_of(fault).items()]
-        more += self._cors_lines(request)
+        more = self._cors_lines(request)
         if grant is not None:
             more += pipeline.rate_lines(grant)
-        if not keep:
-            more.append("connection: close")
-        self._transport.write(
-            b"HTTP/1.1 %d \r\nx-request-id: %b\r\nx-router-policy: %b\r\n"
-            b"content-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
-            % (
-                fault.status,
-                request_id.encode(),
-                pipeline.live.policy.hash.encode(),
-                len(body),
-                "".join(line + "\r\n" for line in more).encode("latin-1"),
-            )
-            + body
-        )
+        is_head = request is not None and request.method == b"HEAD"
+        self._write_fault(request_id, fault, more, keep=keep, has_body=not is_head)
         if keep:
             self.finish(keep=True)
         else:
             self._linger()
+
+    def _write_fault(
+        self,
+        request_id: str,
+        fault: RouterError,
+        more: Sequence[str] = (),
+        *,
+        keep: bool,
+        has_body: bool = True,
+    ) -> None:
+        body = fault.body()
+        lines = [
+            b"HTTP/1.1 %d " % fault.status,
+            b"x-request-id: " + request_id.encode(),
+            b"x-router-policy: " + self._hub.pipeline.live.policy.hash.encode(),
+            b"content-type: application/json",
+            b"content-length: %d" % len(body),
+        ]
+        lines += fault.lines()
+        for name, value in headers_of(fault).items():
+            lines.append(f"{name.lower()}: {value}".encode())
+        lines += [line.encode("latin-1") for line in more]
+        if not keep:
+            lines.append(b"connection: close")
+        head = b"\r\n".join([*lines, b"", b""])
+        self._transport.write(head + body if has_body else head)
+
+    def turn_away(self, fault: RouterError) -> None:
+        """There are too many: say so before anything is read. There is no request to record."""
+        self._write_fault(self._hub.pipeline.new_id(), fault, keep=False)
+        self._linger()
 
     def _linger(self) -> None:
         """Close so that the client can read the answer while it is still sending.
@@ -460,14 +541,41 @@ class Connection(asyncio.Protocol):
 
     def check_time(self, now: float) -> None:
         """Close what is idle or too slow; called a few times a second."""
-        if self._is_busy:
+        is_closing = self._transport.is_closing()
+        if self._unread_since or is_closing:
+            self._check_taking(now)
+        if self._is_busy or is_closing:
             return
+        limits = self._hub.settings
         quiet_s = now - self.last_active
         if self._reader.is_between_requests:
-            if quiet_s > self._hub.settings.idle_timeout_s:
+            if self._begun_at:  # not a byte since it was opened
+                if now - self._begun_at > limits.head_timeout_s:
+                    self._hub.count_limit("head_timeout_s")
+                    self._transport.close()
+            elif quiet_s > limits.idle_timeout_s:
                 self._transport.close()
-        elif quiet_s > self._hub.settings.body_timeout_s:
-            self._refuse_bytes(RequestTimeout("The request did not arrive in time."))
+            return
+        if not self._begun_at:
+            self._begun_at = now
+        took_s = now - self._begun_at
+        if self._reader.head is None:
+            if took_s > limits.head_timeout_s:
+                self._refuse_bytes(_too_slow("head_timeout_s"))
+        elif quiet_s > limits.body_timeout_s:
+            self._refuse_bytes(_too_slow("body_timeout_s"))
+        elif took_s > limits.request_timeout_s:
+            self._refuse_bytes(_too_slow("request_timeout_s"))
+
+    def _check_taking(self, now: float) -> None:
+        """Cut a client off that takes nothing of what waits for it."""
+        unread = self._transport.get_write_buffer_size() + _held_by_system(self._transport)
+        if unread != self._unread or not self._unread_since:
+            self._unread, self._unread_since = unread, now
+        elif now - self._unread_since > self._hub.settings.write_timeout_s:
+            if unread:
+                self._hub.count_limit("write_timeout_s")
+            self._transport.abort()
 
     def close_if_idle(self) -> None:
         if not self._is_busy:
@@ -486,10 +594,12 @@ class Hub:
         plain: PlainPages,
         load_pages: Callable[[Callable[[Pages], None]], None],
         keyring: Keyring | None,
+        is_too_deep: Callable[[bytes], bool] | None = None,
     ) -> None:
         """`load_pages` gets the operator's pages ready and then calls back with them.
 
         `keyring` may be changed while serving; None: everybody may ask.
+        `is_too_deep` judges bodies where their nesting has a limit.
         """
         self.loop = loop
         self.now = loop.time
@@ -499,10 +609,54 @@ class Hub:
         self.load_pages = load_pages
         self.pages: Pages | None = None  # once they are loaded
         self.keyring = keyring
+        self.is_too_deep = is_too_deep
         self.connections: set[Connection] = set()
+        self._addresses: dict[bytes, int] = {}  # connections of each, where that has a limit
 
     def connection(self, door: Door) -> Connection:
         return Connection(self, door)
+
+    def admit(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Let a new connection be, unless there are too many."""
+        limits = self.settings
+        many = len(self.connections)
+        if many > limits.connections:
+            self.count_limit("connections")
+            if many > limits.connections + _TOLD:
+                transport.abort()
+            else:
+                connection.turn_away(
+                    TooManyConnections("There are too many connections.", retry_after_s=1)
+                )
+        elif limits.per_address and not self._has_room(connection, transport, limits.per_address):
+            self.count_limit("connections_per_address")
+            connection.turn_away(
+                TooManyFromAddress("Your address has too many connections.", retry_after_s=1)
+            )
+
+    def _has_room(
+        self, connection: Connection, transport: asyncio.Transport, per_address: int
+    ) -> bool:
+        address = _address_of(transport)
+        many = self._addresses.get(address, 0)
+        if many >= per_address:
+            return False
+        self._addresses[address] = many + 1
+        connection.counted_at = address
+        return True
+
+    def left(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        address = connection.counted_at
+        if address is None:
+            return
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+
+    def count_limit(self, setting: str) -> None:
+        """A connection was ended by a limit."""
+        self.pipeline.meter.limited(setting)
 
     def grant_of(self, request: Request) -> Grant | None:
         """What the client's key opens. Raises BadKey where keys are asked for."""
@@ -527,41 +681,39 @@ class Hub:
             connection.close_if_idle()
 
 
-def decompressed(request: Request, limit: int) -> bytes:
-    """A request body without its Content-Encoding, never more than `limit` bytes."""
-    coding = request.fields[b"content-encoding"].lower().strip()
-    if coding in (b"", b"identity"):
-        return request.body
-    if coding not in (b"gzip", b"x-gzip", b"deflate"):
-        raise UnsupportedCoding(
-            "Content-Encoding must be gzip, deflate or identity.", param="content-encoding"
-        )
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    try:
-        body = inflater.decompress(request.body, limit + 1)
-        if not inflater.eof and coding == b"deflate" and not body:
-            raise zlib.error("empty")
-    except zlib.error:
-        body = _raw_deflate(request.body, limit)
-        inflater = None  # type: ignore[assignment]
-    if len(body) > limit:
-        raise TooLarge(f"The decompressed body is over {limit / 2**20:g} MiB.")
-    if inflater is not None and not inflater.eof:
-        raise BadRequestHead("The compressed body is cut off.")
-    return body
+def _too_slow(setting: str) -> RequestTimeout:
+    return RequestTimeout("The request did not arrive in time.", limit=setting)
 
 
-def _raw_deflate(body: bytes, limit: int) -> bytes:
-    """`deflate` without the zlib wrapper, which some clients send under that name."""
+def _held_by_system(transport: asyncio.Transport) -> int:
+    """Bytes that the client has not taken of what the system was given for it.
+
+    That may be megabytes, and of a slow client we would see nothing move for a minute.
+    """
+    if sys.platform == "win32":
+        return 0
+    sock = transport.get_extra_info("socket")
     try:
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(body, limit + 1)
-    except zlib.error:
-        raise BadRequestHead("The compressed body cannot be read.") from None
+        told = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except (AttributeError, OSError, ValueError):  # gone already
+        return 0
+    return int.from_bytes(told, sys.byteorder)
+
+
+def _address_of(transport: asyncio.Transport) -> bytes:
+    """Whose connection it is: of IPv6 the network, since one host has all of its addresses."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return b""  # gone already, or no address at all
+    host = str(peer[0])
+    if ":" not in host:
+        return host.encode()
+    return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8]
 
 
 def _as_bytes(request: Request) -> bytes:
     """A request as one clean message for aiohttp: its body whole, its framing plain."""
-    skipped = wire.HOP_BY_HOP | {b"content-length", b"expect"}
+    skipped = wire.HOP_BY_HOP | {b"content-length", b"content-encoding", b"expect"}
     lines = [b"%b %b HTTP/1.1" % (request.method, request.target)]
     lines += [b"%b: %b" % (name, v) for name, v in request.headers if name not in skipped]
     if b"host" not in request.fields:

@@ -90,8 +90,12 @@ class Pages:
         env = app.config.server.admin_key_env
         self._admin_key = digest_of(os.environ[env].encode()) if env else None
         self._dashboard = Dashboard(app)
+        head_limit = app.config.server.header_limit_kb << 10
         self._runner = web.AppRunner(
             self._application(),
+            # The edge has measured each head, and refuses in our shape: never let this one do it.
+            max_line_size=head_limit,
+            max_field_size=head_limit,
             access_log=None,
             handle_signals=False,
             keepalive_timeout=3600.0,  # the connection's own idle limit rules

@@ -392,6 +392,7 @@ class _Connection(asyncio.Protocol):
                 case Piece():
                     seen.frames.append(Frame(time.monotonic(), effect.data))
                     self._transport.write(_framed(effect.data, framing))
+                    await asyncio.sleep(0)  # else an endless script would see nobody leave
                     await self._may_write.wait()
                 case Pause():
                     await asyncio.sleep(effect.ms / 1000)
