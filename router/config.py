@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from router import collector, redisurl, tomlfile
+from router import collector, migration, redisurl, tomlfile
 from router.tomlfile import FileFault, Mistake
 
 ENV_PREFIX = "SCENARIO_ROUTER_"
@@ -434,6 +434,12 @@ class Telemetry(_Table):
 class Config(_Table):
     """A whole deployment."""
 
+    schema_: int = Field(
+        default=1,
+        ge=1,
+        alias="schema",
+        description="Version of this format; an older one is read as what it is now.",
+    )
     server: Server = Server()
     policy: PolicySource = PolicySource()
     backends: tuple[Backend, ...] = Field(min_length=1, description="At least one upstream.")
@@ -473,6 +479,7 @@ def load(
     """
     text = tomlfile.read(path)
     value = tomlfile.table(text, str(path))
+    migration.upgrade(value, "config", text, str(path))
     for key, given in {**_from_environment(environ), **(flags or {})}.items():
         _put(value, key, given)
     config = tomlfile.model(Config, value, text, str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,3 +33,16 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Put a text in the place of a person's file, which keeps line ends, rights and owner.
+
+    A link goes on leading to it. Raises OSError.
+    """
+    real = path.resolve()
+    was, state = real.read_bytes(), real.stat()
+    write_whole(real, (text.replace("\n", "\r\n") if b"\r\n" in was else text).encode())
+    real.chmod(state.st_mode & 0o7777)
+    with contextlib.suppress(PermissionError):  # only root may give a file away
+        os.chown(real, state.st_uid, state.st_gid)

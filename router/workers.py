@@ -20,8 +20,8 @@ import structlog
 
 from router import app as apps
 from router import config as configs
+from router import keeping, programlog, trained
 from router import policy as policies
-from router import programlog, trained
 from router.boards import Board
 from router.census import Place
 from router.config import Config
@@ -68,6 +68,8 @@ class Workers:
             if faults := policies.missing_pools(policy, pools):
                 print("\n".join(faults.values()), file=sys.stderr)
                 return 1
+            keeping.tell_if_outdated("config", self._config_path)
+            keeping.tell_if_outdated("policy", Path(policy.name), policy.text)
             self._policy = policy
             if not trained.is_prepared(policy):
                 log.info("learning from the policy's examples; what is learned is kept")
