@@ -33,7 +33,7 @@ endif
 # in a copy of the tree without the sources, so that what is imported is what was built.
 COMPILED = $(VENV)/compiled
 HEADER = 'import sysconfig as s; print(s.get_path("include") + "/Python.h")'
-TREE = benchmarks docker docs policies tests $(wildcard *.lock *.md *.toml *.py) Makefile \
+TREE = benchmarks docker docs policies tests $(wildcard *.lock *.md *.toml *.py) LICENSE Makefile \
 	.dockerignore .gitignore .pre-commit-hooks.yaml
 # Those that `make test` has time for.
 ON_THE_PATH = $(addprefix tests/test_,compiled.py wire.py relay.py relay_thought.py rescue.py \
@@ -141,12 +141,14 @@ $(STAMP)-test: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 # What is installed, to the byte: every version with the hashes of its files, for Linux on x86-64 and
-# arm64 and Python 3.11 to 3.13. The second file is what builds the wheel. ARGS=--upgrade for newer
-# ones; without, only what pyproject.toml asks for changes.
+# arm64 and Python 3.11 to 3.13. The second file is what builds the wheel, compiled or not.
+# ARGS=--upgrade for newer ones; without, only what pyproject.toml asks for changes.
 lock: $(VENV)-tools/.installed
 	$(LOCK) pyproject.toml --extra otlp -o requirements.lock $(ARGS)
 	$(VENV)-tools/bin/python -c 'import tomllib; \
-		print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		table = tomllib.load(open("pyproject.toml", "rb")); \
+		hook = table["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]; \
+		print(*table["build-system"]["requires"], *hook["needs"], sep="\n")' \
 		| $(LOCK) - -o requirements-build.lock $(ARGS)
 
 LOCK = $(VENV)-tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
