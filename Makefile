@@ -33,7 +33,7 @@ endif
 # in a copy of the tree without the sources, so that what is imported is what was built.
 COMPILED = $(VENV)/compiled
 HEADER = 'import sysconfig as s; print(s.get_path("include") + "/Python.h")'
-TREE = benchmarks docker docs policies tests $(wildcard *.lock *.md *.toml *.py) LICENSE Makefile \
+TREE = benchmarks docker docs policies supply tests $(wildcard *.lock *.md *.toml *.py) LICENSE Makefile \
 	.dockerignore .gitignore .pre-commit-hooks.yaml
 # Those that `make test` has time for.
 ON_THE_PATH = $(addprefix tests/test_,compiled.py wire.py relay.py relay_thought.py rescue.py \
@@ -154,19 +154,27 @@ lock: $(VENV)-tools/.installed
 LOCK = $(VENV)-tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --custom-compile-command 'make lock'
 
-# A CycloneDX bill of what the lock installs, with licences, from an environment made of it.
+# A CycloneDX bill of what the lock installs, with licences, from an environment made of it. It is
+# kept, and a test holds it against the locks.
+BILL = supply/scenario-router.cdx.json
 sbom: $(VENV)-tools/.installed
 	$(PYTHON) -m venv --clear $(VENV)-sbom
 	$(VENV)-sbom/bin/pip install --disable-pip-version-check -q --require-hashes --only-binary :all: \
 		-r requirements.lock
 	$(VENV)-sbom/bin/pip uninstall --disable-pip-version-check -q -y pip setuptools
-	mkdir -p dist
 	$(VENV)-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
-		--of JSON -o dist/scenario-router.cdx.json $(VENV)-sbom
+		--of JSON -o $(VENV)-sbom/generated.json $(VENV)-sbom
+	$(VENV)-tools/bin/python -m supply.bill $(VENV)-sbom/generated.json $(BILL)
 
-# Known faults of what is locked; asks a database on the internet.
+# Known faults of what is locked. From a snapshot that was brought along, without a network:
+# ADVISORIES=PyPI-all.zip (from osv.dev); else a database on the internet is asked.
+LOCKS = requirements.lock requirements-build.lock
 audit: $(VENV)-tools/.installed
-	$(VENV)-tools/bin/pip-audit --require-hashes --disable-pip -r requirements.lock
+ifdef ADVISORIES
+	$(VENV)-tools/bin/python -m supply.advisories $(ADVISORIES) $(LOCKS)
+else
+	$(VENV)-tools/bin/pip-audit --require-hashes --disable-pip $(LOCKS:%=-r %)
+endif
 
 $(VENV)-tools/.installed:
 	$(PYTHON) -m venv $(VENV)-tools

@@ -22,7 +22,6 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from packaging.markers import Marker
 from packaging.requirements import Requirement
 
 import hatch_build
@@ -33,6 +32,7 @@ from router.commands import parser
 from router.config import Config, EngineOptions
 from router.launch import transformers, vllm
 from tests.support import dockerfile
+from tests.support.locks import locked, normal
 from tests.support.product import ROOT
 
 DOCKER = ROOT / "docker"
@@ -195,27 +195,6 @@ def test_an_sdist_holds_all_that_a_wheel_is_built_of(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- locks
-
-
-def locked(name: str) -> dict[str, list[tuple[str, Marker | None]]]:
-    """Of each distribution, the versions that are locked, and when."""
-    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
-    found: dict[str, list[tuple[str, Marker | None]]] = {}
-    for line in text.splitlines():
-        if not line or line.startswith("#"):
-            continue
-        pinned, *hashes = line.split(" --hash=")
-        requirement = Requirement(pinned.strip())
-        (one,) = requirement.specifier
-        assert one.operator == "==", line
-        assert hashes, line
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}\s*", each) for each in hashes), line
-        found.setdefault(normal(requirement.name), []).append((one.version, requirement.marker))
-    return found
-
-
-def normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def project() -> Any:
