@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 from router import app as apps
 from router import config as configs
-from router import migration, policycheck, recordfiles, tomlfile
 from router import policy as policies
-from router.commands import offline, options
+from router import policycheck, tomlfile
+from router.commands import left, offline, options
 from router.config import Config
-from router.migration import Kind
 from router.offline import Unconnected
 from router.policy import Policy
 from router.policycheck import Finding
@@ -33,11 +31,11 @@ def run(args: argparse.Namespace) -> int:
         return 1
     path = configs.policy_path(args.config, config)
     policy = None
-    found = [*_outdated("config", args.config), *_removals(config, args.config)]
+    found = left.findings(config, args.config)
     try:
         policy = policies.load(path)
         found += [
-            *_outdated("policy", path),
+            *left.outdated("policy", path),
             *_findings(policy, config),
             *_launches(policy, config, args.config),
         ]
@@ -73,37 +71,6 @@ def _findings(policy: Policy, config: Config) -> list[Finding]:
     live = apps.live_of(config, policy, apps.slots_of(config, Unconnected))
     beside = {str(path): tomlfile.read(path) for path in policy.beside}
     return [*policycheck.broken(live), *policycheck.findings(policy, config.backends, beside)]
-
-
-def _outdated(kind: Kind, path: Path) -> list[Finding]:
-    """Whether a file is read as another schema than the one that it was written for."""
-    text = tomlfile.read(path)
-    told = migration.outdated(text, kind, str(path))
-    if told is None:
-        return []
-    mistake = tomlfile.mistake(text, (migration.KEY,), told)
-    return [Finding("note", mistake, str(path) if kind == "config" else None)]
-
-
-def _removals(config: Config, path: Path) -> list[Finding]:
-    """Records that a start would remove although nobody asked for it: 0.2 kept all for ever."""
-    log = config.log
-    if not log.enabled or not log.keep_days or "keep_days" in log.model_fields_set:
-        return []
-    before = time.time() - log.keep_days * 86_400
-    try:
-        kept = recordfiles.segments(configs.beside(path, log.dir))
-    except OSError:  # not ours to read: nothing is known of it
-        return []
-    old = [found for found in kept if found.begins + recordfiles.HOUR_S < before]
-    if not old:
-        return []
-    message = (
-        f"left out, so {log.keep_days:g} days: {len(old)} files of the log in {log.dir} are older "
-        "and are removed when the router runs; keep_days = 0 keeps all"
-    )
-    text = tomlfile.read(path)
-    return [Finding("note", tomlfile.mistake(text, ("log", "keep_days"), message), str(path))]
 
 
 def _launches(policy: Policy, config: Config, path: Path) -> list[Finding]:
