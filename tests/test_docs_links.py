@@ -65,6 +65,7 @@ def test_every_page_is_in_the_index() -> None:
 # ---------------------------------------------------------------- install.md
 
 
+@pytest.mark.skipif(not (ROOT / "router").is_dir(), reason="this tree has no sources of ours")
 def test_what_is_said_of_installing_works(tmp_path: Path) -> None:
     """The blocks that are marked to be run, one after another, in a copy of the source.
 
@@ -103,7 +104,7 @@ def test_what_is_said_of_installing_works(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

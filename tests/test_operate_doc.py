@@ -7,12 +7,14 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
+import router
 from router import errors
 from router.catalogue import METRICS, PREFIX
 from router.commands import VERBS, parser
@@ -28,6 +30,7 @@ from tests.support.rawclient import exchange, request_bytes
 from tests.support.script import chat_ok
 from tests.support.scripted import ScriptedBackend
 
+PACKAGE = Path(router.__file__).parent
 TEXT = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
 PROSE = re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S)
 SPANS = sorted({re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", PROSE)})
@@ -58,7 +61,7 @@ PROGRAMS = {"df", "du", "openssl"}
 def events() -> set[str]:
     """What the program's log can say."""
     found = set()
-    for path in (ROOT / "router").rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(
@@ -209,7 +212,7 @@ def is_known(span: str) -> bool:
     return span.startswith(".") or bool(re.fullmatch(r"/[\w/*]+", span))
 
 
-_SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "router").rglob("*.py"))
+_SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("span", SPANS)
