@@ -26,7 +26,6 @@ import structlog
 
 from router.dashboard import segments
 from router.dashboard.segments import Finder, Segment, Unpacked
-from router.record import SCHEMA
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +106,7 @@ SELECT ?::INTEGER AS segment, try_cast(ts AS TIMESTAMP) AS began,
     try_cast(json_extract_string(params.max_new_tokens, '$[1]') AS BIGINT) AS sent_tokens
 FROM read_json(?, format = 'newline_delimited', ignore_errors = true,
     maximum_object_size = {_LINE_BYTES}, columns = {{{_COLUMNS}}})
-WHERE schema = {SCHEMA} AND request_id IS NOT NULL AND try_cast(ts AS TIMESTAMP) IS NOT NULL
+WHERE schema = 1 AND request_id IS NOT NULL AND try_cast(ts AS TIMESTAMP) IS NOT NULL
     AND coalesce(total_ms, 0) BETWEEN 0 AND 1e12
 """
 
