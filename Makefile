@@ -33,7 +33,7 @@ endif
 # in a copy of the tree without the sources, so that what is imported is what was built.
 COMPILED = $(VENV)/compiled
 HEADER = 'import sysconfig as s; print(s.get_path("include") + "/Python.h")'
-TREE = benchmarks docker docs policies tests $(wildcard *.lock *.md *.toml *.py) Makefile \
+TREE = benchmarks docker docs policies supply tests $(wildcard *.lock *.md *.toml *.py) LICENSE Makefile \
 	.dockerignore .gitignore .pre-commit-hooks.yaml
 # Those that `make test` has time for.
 ON_THE_PATH = $(addprefix tests/test_,compiled.py wire.py relay.py relay_thought.py rescue.py \
@@ -141,30 +141,40 @@ $(STAMP)-test: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 # What is installed, to the byte: every version with the hashes of its files, for Linux on x86-64 and
-# arm64 and Python 3.11 to 3.13. The second file is what builds the wheel. ARGS=--upgrade for newer
-# ones; without, only what pyproject.toml asks for changes.
+# arm64 and Python 3.11 to 3.13. The second file is what builds the wheel, compiled or not.
+# ARGS=--upgrade for newer ones; without, only what pyproject.toml asks for changes.
 lock: $(VENV)-tools/.installed
 	$(LOCK) pyproject.toml --extra otlp -o requirements.lock $(ARGS)
 	$(VENV)-tools/bin/python -c 'import tomllib; \
-		print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		table = tomllib.load(open("pyproject.toml", "rb")); \
+		hook = table["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]; \
+		print(*table["build-system"]["requires"], *hook["needs"], sep="\n")' \
 		| $(LOCK) - -o requirements-build.lock $(ARGS)
 
 LOCK = $(VENV)-tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --custom-compile-command 'make lock'
 
-# A CycloneDX bill of what the lock installs, with licences, from an environment made of it.
+# A CycloneDX bill of what the lock installs, with licences, from an environment made of it. It is
+# kept, and a test holds it against the locks.
+BILL = supply/scenario-router.cdx.json
 sbom: $(VENV)-tools/.installed
 	$(PYTHON) -m venv --clear $(VENV)-sbom
 	$(VENV)-sbom/bin/pip install --disable-pip-version-check -q --require-hashes --only-binary :all: \
 		-r requirements.lock
 	$(VENV)-sbom/bin/pip uninstall --disable-pip-version-check -q -y pip setuptools
-	mkdir -p dist
 	$(VENV)-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
-		--of JSON -o dist/scenario-router.cdx.json $(VENV)-sbom
+		--of JSON -o $(VENV)-sbom/generated.json $(VENV)-sbom
+	$(VENV)-tools/bin/python -m supply.bill $(VENV)-sbom/generated.json $(BILL)
 
-# Known faults of what is locked; asks a database on the internet.
+# Known faults of what is locked. From a snapshot that was brought along, without a network:
+# ADVISORIES=PyPI-all.zip (from osv.dev); else a database on the internet is asked.
+LOCKS = requirements.lock requirements-build.lock
 audit: $(VENV)-tools/.installed
-	$(VENV)-tools/bin/pip-audit --require-hashes --disable-pip -r requirements.lock
+ifdef ADVISORIES
+	$(VENV)-tools/bin/python -m supply.advisories $(ADVISORIES) $(LOCKS)
+else
+	$(VENV)-tools/bin/pip-audit --require-hashes --disable-pip $(LOCKS:%=-r %)
+endif
 
 $(VENV)-tools/.installed:
 	$(PYTHON) -m venv $(VENV)-tools

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from router import collector, cors, redisurl, tomlfile
+from router import collector, cors, migration, redisurl, tomlfile
 from router.tables import Field, Table, field_validator, model_validator
 from router.tomlfile import FileFault, Mistake
 
@@ -573,6 +573,12 @@ class Telemetry(Table):
 class Config(Table):
     """A whole deployment."""
 
+    schema_: int = Field(
+        default=1,
+        ge=1,
+        alias="schema",
+        description="Version of this format; an older one is read as what it is now.",
+    )
     server: Server = Server()
     policy: PolicySource = PolicySource()
     backends: tuple[Backend, ...] = Field(min_length=1, description="At least one upstream.")
@@ -631,6 +637,7 @@ def load(
     """
     text = tomlfile.read(path)
     value = tomlfile.table(text, str(path))
+    migration.upgrade(value, "config", text, str(path))
     for key, given in {**_from_environment(environ), **(flags or {})}.items():
         _put(value, key, given)
     config = tomlfile.model(Config, value, text, str(path))
@@ -751,6 +758,14 @@ def _text_at(path: Path, wanted: tuple[str, str], environ: Mapping[str, str]) ->
     told = value.get(wanted[0])
     found = told.get(wanted[1]) if isinstance(told, dict) else None
     return found if isinstance(found, str) else None
+
+
+def is_said(path: Path, key: tuple[str, ...], environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the file or the environment says this setting. Raises FileFault."""
+    told: Any = tomlfile.table(tomlfile.read(path), str(path))
+    for part in key:
+        told = told.get(part) if isinstance(told, dict) else None
+    return told is not None or key in _from_environment(environ)
 
 
 def beside(path: Path, name: str) -> Path:

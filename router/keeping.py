@@ -7,6 +7,7 @@ What is built from them is handed in: this module knows no backend and no socket
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from router import keyfile, policycheck, reading
+from router import keyfile, migration, policycheck, reading, tomlfile
 from router import policy as policies
 from router.config import Config
 from router.files import Signature, signature_of
 from router.keyring import Keyring
+from router.migration import Kind
 from router.pipeline import Pipeline
 from router.policy import Policy
 from router.telemetry import Metrics
@@ -71,6 +73,15 @@ async def watch(
         await asyncio.sleep(_WATCH_S)
         if settling.has_settled(signature_of(files()), time.monotonic()):
             await changed()
+
+
+def tell_if_outdated(kind: Kind, path: Path, text: str | None = None) -> None:
+    """Say so where a file that was taken has an older schema. `text` is what was read of it."""
+    with contextlib.suppress(FileFault):  # it has changed again; whoever reads it next is told
+        text = tomlfile.read(path) if text is None else text
+        told = migration.outdated(text, kind, str(path))
+        if told is not None:
+            log.warning("a file has an older schema", file=str(path), read=told)
 
 
 class Turns:
@@ -157,6 +168,7 @@ class PolicyKeeper:
             self.pipeline.live = msgspec.structs.replace(live, pools=pools)
             self._fault_in_force = None
             log.info("policy in force", file=str(self.path), hash=live.policy.hash)
+            tell_if_outdated("policy", self.path, live.policy.text)
         elif self._fault_in_force is not None:
             return self._kept(self._fault_in_force)
         self.metrics.count("policy_reload_total", "ok")
@@ -248,8 +260,8 @@ def taken_from(told: Config, in_force: Config) -> tuple[Config, tuple[str, ...]]
     """What of a new configuration holds at once, and the settings that wait for a restart."""
     update = {}
     waiting = []
-    for table in Config.names():
-        if table == "backends" or table in _TAKEN:
+    for table in Config.names().values():
+        if table in ("backends", "schema_") or table in _TAKEN:
             continue
         old, new = getattr(in_force, table), getattr(told, table)
         fixed = {
@@ -299,6 +311,7 @@ class ConfigKeeper:
             )
         if config != self.config:
             log.info("configuration in force", file=str(self.path))
+            tell_if_outdated("config", self.path)
         self.config, self.waiting = config, waiting
         self.loaded_at = time.time()
         return None

@@ -15,9 +15,9 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from router import tomlfile
+from router import migration, tomlfile
 from router.files import write_whole
 from router.keyring import Allowance, Grant, Keyring, digest_of
 from router.tables import Field, Table, field_validator, model_validator
@@ -90,7 +90,10 @@ class Key(Table):
 class KeyFile(Table):
     """A whole file of keys."""
 
-    schema_: Literal[1] = Field(alias="schema", description="Version of this format.")
+    schema_: int = Field(
+        alias="schema",
+        description="Version of this format; an older one is read as what it is now.",
+    )
     keys: Mapping[str, Key] = Field(
         default_factory=dict,
         description="By the name that the log shows.",
@@ -116,7 +119,9 @@ def load(path: Path) -> KeyFile:
 
 
 def parse(text: str, name: str) -> KeyFile:
-    written = tomlfile.model(KeyFile, tomlfile.table(text, name), text, name)
+    table = tomlfile.table(text, name)
+    migration.upgrade(table, "keys", text, name)
+    written = tomlfile.model(KeyFile, table, text, name)
     message = (
         "is no name for a key: a letter or digit first, letters, digits and _ . - in it, at most 64"
     )

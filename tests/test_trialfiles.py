@@ -19,7 +19,7 @@ def files(tmp_path: Path) -> TrialFiles:
     return TrialFiles(tmp_path, Path("config.toml"))
 
 
-def left_behind(files: TrialFiles, pid: int, told: str = '{"k": {}}') -> Path:
+def left_behind(files: TrialFiles, pid: int, told: str = '{"schema": 1, "sums": {}}') -> Path:
     """What a worker of this host with this number had counted."""
     files.keep({})
     [own] = (files.folder / "sums").iterdir()
@@ -71,7 +71,7 @@ def test_each_workers_count_is_its_own_and_seen_by_the_others(
 def test_what_a_worker_that_is_gone_had_counted_is_taken_over_once(
     files: TrialFiles, tmp_path: Path
 ) -> None:
-    left_behind(files, gone_pid(), '{"k": {"a": 3}}')
+    left_behind(files, gone_pid(), '{"schema": 1, "sums": {"k": {"a": 3}}}')
     other = TrialFiles(tmp_path, Path("config.toml"))
 
     assert [files.inherit(), other.inherit()].count([{"k": {"a": 3}}]) == 1
@@ -81,11 +81,20 @@ def test_what_a_worker_that_is_gone_had_counted_is_taken_over_once(
 def test_a_worker_that_runs_and_one_of_another_host_are_left_their_own(files: TrialFiles) -> None:
     running = left_behind(files, os.getppid())
     foreign = running.with_name(f"{gone_pid()}-0badc0de-1.json")
-    foreign.write_text('{"k": {"a": 4}}')
+    foreign.write_text('{"schema": 1, "sums": {"k": {"a": 4}}}')
 
     assert files.inherit() == []
     assert running.exists()
     assert {"k": {"a": 4}} in files.others()
+
+
+@pytest.mark.parametrize("text", ['{"k": {}}', '{"schema": 2, "sums": {"k": {}}}'])
+def test_what_another_version_has_counted_is_left_for_it(files: TrialFiles, text: str) -> None:
+    path = left_behind(files, gone_pid(), text)
+
+    assert files.others() == []
+    assert files.inherit() == []
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\x00"])
@@ -107,4 +116,6 @@ def test_counting_begins_anew_for_all(files: TrialFiles, tmp_path: Path) -> None
     assert files.begin_anew("short", "d1") is None
 
     assert TrialFiles(tmp_path, Path("config.toml")).begun("short", "d1") > 0
+    assert files.begun("short", "d2") == 0.0
+    (files.folder / "begun" / "short.d2").write_text('{"on": 5}')
     assert files.begun("short", "d2") == 0.0

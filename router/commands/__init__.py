@@ -25,6 +25,7 @@ VERBS = {
     "logs": "look at the request log: filter, follow, sum up",
     "experiment": "how do presets tried side by side stand? stop, start, keep the winner",
     "replay": "what would another policy have made of the last requests? (no network needed)",
+    "migrate": "write older files as this version would (no network needed)",
     "schema": "print the JSON Schema of config, policy, keys, record or body",
     "status": "ask a running router how it is",
     "reload": "make a running router take its policy and its configuration anew",

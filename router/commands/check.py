@@ -14,7 +14,7 @@ from router import app as apps
 from router import config as configs
 from router import keyfile, policycheck, tomlfile
 from router import policy as policies
-from router.commands import offline, options
+from router.commands import left, offline, options
 from router.config import Config
 from router.offline import Unconnected
 from router.policy import Policy
@@ -32,17 +32,22 @@ def run(args: argparse.Namespace) -> int:
         return 1
     path = configs.policy_path(args.config, config)
     policy = None
+    found = left.findings(config, args.config)
     try:
         policy = policies.load(path)
-        found = [*_findings(policy, config), *_launches(policy, config, args.config)]
-        found += _keys(policy, config, args.config)
-        found.sort(key=lambda finding: finding.severity != "fault")
+        found += [
+            *left.outdated("policy", path),
+            *_findings(policy, config),
+            *_launches(policy, config, args.config),
+            *_keys(policy, config, args.config),
+        ]
     except FileFault as fault:
         file = None if fault.name == str(path) else fault.name
-        found = [Finding("fault", mistake, file) for mistake in fault.mistakes]
+        found += [Finding("fault", mistake, file) for mistake in fault.mistakes]
     if not config.server.insecure:
         exposed = configs.exposed(config)
         found += [Finding("fault", mistake, str(args.config)) for mistake in exposed]
+    found.sort(key=lambda finding: finding.severity != "fault")
     is_sound = all(finding.severity == "note" for finding in found)
     if args.json:
         told = {

@@ -20,7 +20,7 @@ from router import evidence, policycheck, promotion, referee, tomlfile, trained,
 from router import policy as policies
 from router.commands import options, remote
 from router.config import Config
-from router.files import write_whole
+from router.files import rewrite
 from router.policy import Policy
 from router.tomlfile import FileFault
 from router.trialfiles import TrialFiles
@@ -200,12 +200,7 @@ def _change(args: argparse.Namespace, change: Callable[[Policy, Path], str]) -> 
         return 0
     if not args.yes and not _agreed():
         return 1
-    was_crlf = b"\r\n" in path.read_bytes()
-    told = text.replace("\n", "\r\n") if was_crlf else text
-    real = path.resolve()  # a link goes on leading there
-    mode = real.stat().st_mode & 0o7777
-    write_whole(real, told.encode())
-    real.chmod(mode)
+    rewrite(path, text)
     after = policies.load(path)
     beside = {str(one): tomlfile.read(one) for one in after.beside}
     found = policycheck.findings(after, config.backends, beside)

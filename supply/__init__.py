@@ -1,0 +1,1 @@
+"""What the router is made of: a bill of it, and whether somebody knows a fault of a part."""
