@@ -429,6 +429,12 @@ class Exchange:
         self._try()
         return True
 
+    def redirected(self) -> None:
+        """A backend pointed elsewhere. Where requests go is the configuration's to say alone, and
+        a client that went there would take its prompt past us."""
+        self.observe("failed")
+        self.refuse(BackendError("The backend answered with a redirect, which is not followed."))
+
     def _note_failed(self, reason: str) -> None:
         """The last attempt failed, and another one is to make up for it."""
         if self.slot is not None:
