@@ -126,7 +126,9 @@ class Exchange:
         if self.verdict is not None:
             known = self.verdict.request.session
         else:
-            known = parse.session_of(self.order.http.fields)
+            grant = self.order.grant
+            owner = grant.name if grant is not None else None
+            known = parse.session_of(self.order.http.fields, owner)
         if known is not None:
             self.session = known.hash
             # Strangers begin with the same words, and what begins has no past to go back to.

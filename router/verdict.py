@@ -189,12 +189,13 @@ def decide_for(
     says nothing by itself and comes without its history. `request_id` draws the arm of an
     experiment where the request has no session; without either it is in none. `grant`: what the
     client's key opens. What it does not open is refused where it is asked for by name, and never
-    decided for.
+    decided for; its sessions are its own.
 
     Deciding is pure, so a decision is remembered by all that it depends on: apps send
     the same few parameters all day, and only the text and the session differ.
     """
-    request = parse.chat_request(endpoint, raw, headers)
+    owner = grant.name if grant is not None else None
+    request = parse.chat_request(endpoint, raw, headers, owner)
     if request.model != "auto":
         check_model(request.model, live, grant)
     hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
