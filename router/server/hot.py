@@ -32,6 +32,7 @@ from router.message import Request
 from router.pipeline import Pipeline
 from router.ports import Order
 from router.server.plain import OPERATORS, Door, Page, headers_of
+from router.visitors import Guard
 
 #: path, without /v1 → what it asks for. What is not classified passes as it came.
 _PATHS: Mapping[bytes, Endpoint] = {
@@ -176,6 +177,8 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
         self._is_lingering = False
         self._spoiled: RouterError | None = None  # by bytes behind the request being served
+        self._guard = hub.guards[door]
+        self._is_welcome = False
         self.last_active = 0.0
 
     # ------------------------------------------------------------ from the socket
@@ -250,6 +253,17 @@ class Connection(asyncio.Protocol):
         self._has_continued = False
         self._keep_alive = request.keep_alive
         found = endpoint_of(request.target)
+        guard = self._guard
+        if guard is not None and (not self._is_welcome or b"sec-fetch-site" in request.fields):
+            try:
+                allowed = self._hub.pipeline.cors
+                guard.check(
+                    request.fields, may_cross=allowed is not None and allowed.allows(request.fields)
+                )
+            except RouterError as fault:
+                self._refuse(found[0] if found is not None else "http", request, fault, keep=False)
+                return
+            self._is_welcome = True  # a browser has a connection for each name
         if found is None or request.method != b"POST" or self._door is Door.OPERATORS:
             self._serve_page(request)
             return
@@ -332,6 +346,7 @@ class Connection(asyncio.Protocol):
             f"content-type: {page.content_type}",
             f"content-length: {len(page.body)}",
             "x-content-type-options: nosniff",
+            "cache-control: no-store",
             *(f"{name.lower()}: {value}" for name, value in page.headers.items()),
             *self._cors_lines(request),
             *([] if request.keep_alive else ["connection: close"]),
@@ -477,10 +492,12 @@ class Hub:
         plain: PlainPages,
         load_pages: Callable[[Callable[[Pages], None]], None],
         keyring: Keyring | None,
+        guards: Mapping[Door, Guard | None],
     ) -> None:
         """`load_pages` gets the operator's pages ready and then calls back with them.
 
-        `keyring` may be changed while serving; None: everybody may ask.
+        `keyring` may be changed while serving; None: everybody may ask. `guards` look at who does,
+        where no key is asked for.
         """
         self.loop = loop
         self.now = loop.time
@@ -490,6 +507,7 @@ class Hub:
         self.load_pages = load_pages
         self.pages: Pages | None = None  # once they are loaded
         self.keyring = keyring
+        self.guards = guards
         self.connections: set[Connection] = set()
 
     def connection(self, door: Door) -> Connection:

@@ -19,7 +19,7 @@ import orjson
 import structlog
 from aiohttp import web
 
-from router import __version__, heads, policycheck, tomlfile
+from router import __version__, heads, policycheck, tomlfile, visitors
 from router import policy as policies
 from router.chat import Endpoint
 from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
@@ -89,6 +89,7 @@ class Pages:
         self._app = app
         env = app.config.server.admin_key_env
         self._admin_key = digest_of(os.environ[env].encode()) if env else None
+        self._guard = app.guard if env is None else None
         self._dashboard = Dashboard(app)
         self._runner = web.AppRunner(
             self._application(),
@@ -173,9 +174,19 @@ class Pages:
         response.headers["X-Router-Policy"] = pipeline.live.policy.hash
         response.headers["Server"] = "scenario-router"
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
+        response.headers.setdefault("Cache-Control", "no-store")
+        response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
 
     def _admit(self, request: web.Request) -> None:
-        """Raises BadKey. The dashboard's files hold nothing of anybody's, and ask for the key."""
+        """Raises BadKey, or Forbidden. The dashboard's files hold nothing of anybody's, and ask
+        for the key."""
+        told = request.headers
+        if self._guard is not None:
+            self._guard.check_host(told.get("Host", ""))
+        if request.method not in ("GET", "HEAD"):
+            visitors.check_writes(
+                told.get("Sec-Fetch-Site", ""), told.get("Origin"), told.get("Host", "")
+            )
         if self._admin_key is None or OPEN.fullmatch(request.rel_url.raw_path):
             return
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -289,7 +300,9 @@ class Pages:
         if request.headers.get("If-None-Match") == etag:
             return web.Response(status=304, headers={"ETag": etag})
         return web.Response(
-            text=policy.text, content_type="application/toml", headers={"ETag": etag}
+            text=policy.text,
+            content_type="application/toml",
+            headers={"ETag": etag, "Cache-Control": "no-cache"},
         )
 
     async def _validate(self, request: web.Request) -> web.Response:
