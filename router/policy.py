@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from router import tomlfile
 from router.experiment import TABLES, Arm, Experiment
 from router.params import PARAMS, Param, is_number, is_sayable
-from router.tomlfile import FileFault
+from router.tomlfile import FileFault, Mistake
 
 SCHEMA = 1
 RULE_WORDS = ("fill", "force", "cap", "floor", "strip")
@@ -329,11 +329,17 @@ def load(path: Path, *, lightly: bool = False) -> Policy:
 
 
 def parse(
-    text: str, name: str = "policy", folder: Path = Path(), *, lightly: bool = False
+    text: str,
+    name: str = "policy",
+    folder: Path = Path(),
+    *,
+    lightly: bool = False,
+    may_read: Callable[[Path], bool] | None = None,
 ) -> Policy:
     """The policy in a text; raises FileFault with all that is wrong.
 
-    `folder` is where the files that it names are looked for.
+    `folder` is where the files that it names are looked for. `may_read`: which of them, for a text
+    that came from elsewhere; None: all.
     """
     written = tomlfile.model(PolicyFile, tomlfile.table(text, name), text, name)
     mistakes = [
@@ -343,6 +349,10 @@ def parse(
         raise FileFault(name, mistakes)
     digest = hashlib.sha256(text.encode())
     beside = tuple(folder / entry for entry in written.examples_files)
+    for named in beside:
+        if may_read is not None and not may_read(named):
+            message = f"{named} is outside of the policy's folder, and read for its own file alone"
+            raise FileFault(name, [Mistake("examples_files", None, message)])
     unread = [(str(path), tomlfile.read_bytes(path)) for path in beside]
     for path, data in unread:
         digest.update(data)

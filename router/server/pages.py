@@ -13,6 +13,7 @@ import hmac
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -328,7 +329,13 @@ class Pages:
         )
 
     def _judged(self, text: str) -> tuple[Policy, list[Finding]]:
-        policy = policies.parse(text, "policy", self._app.policy_path.parent)
+        folder = self._app.policy_path.parent
+        known, inside = self._app.pipeline.live.policy.beside, folder.resolve()
+
+        def may_read(path: Path) -> bool:
+            return path in known or path.resolve().is_relative_to(inside)
+
+        policy = policies.parse(text, "policy", folder, may_read=may_read)
         self._app.keeper.prepared(policy)
         beside = {str(path): tomlfile.read(path) for path in policy.beside}
         return policy, policycheck.findings(policy, self._app.config.backends, beside)
