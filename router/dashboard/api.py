@@ -71,6 +71,7 @@ class Api:
     def application(self) -> web.Application:
         made = web.Application(middlewares=[self._outermost], client_max_size=_BODY_BYTES)
         get, post = made.router.add_get, made.router.add_post
+        # An id is a client's, and may have braces, which aiohttp's own pattern leaves out.
         get("/dashboard", self._page)
         get("/dashboard/", self._to_page)
         get("/dashboard/static/{name:.+}", self._static)
@@ -85,12 +86,12 @@ class Api:
             ("sessions", self._view(_sessions)),
             ("experiments", self._with_live(_experiments)),
             ("requests", self._view(_requests)),
-            ("requests/{id}", self._request),
+            ("requests/{id:[^/]+}", self._request),
             ("export", self._export),
         ):
             get(f"/dashboard/api/{name}", handler)
-        post("/dashboard/api/requests/{id}/label", self._label)
-        post("/dashboard/api/requests/{id}/explain", self._explain)
+        post("/dashboard/api/requests/{id:[^/]+}/label", self._label)
+        post("/dashboard/api/requests/{id:[^/]+}/explain", self._explain)
         return made
 
     # ------------------------------------------------------------------ around every answer
