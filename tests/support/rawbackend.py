@@ -41,6 +41,7 @@ class RawBackend:
         self.probe: bytes = whole(_MODELS, b"content-type: application/json")
         self.answers_heads = False  # as soon as one is there, and reads no body
         self.sent = 0  # bytes of answers since it forgot
+        self.connections = 0  # since it began
         self._streams: dict[int, bytearray] = {}  # of connections that asked more than health
         self._probed: list[bytes] = []
         self._given = 0
@@ -91,6 +92,7 @@ class RawBackend:
                 connection, _ = self._socket.accept()
             except TimeoutError:
                 continue
+            self.connections += 1
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             self._threads.append(thread)
             thread.start()
