@@ -190,6 +190,12 @@ class _Attempt:
         except wire.BadAnswer as error:
             log.warning("bad answer", backend=upstream.backend.name, error=str(error))
             self._broken(f"The backend {upstream.backend.name!r} sent a broken answer.")
+        except Exception:
+            # Whatever an answer says, its client is told something and nothing stays behind.
+            log.exception("answer not understood", backend=upstream.backend.name)
+            fault = BackendError(f"The backend {upstream.backend.name!r} sent an odd answer.")
+            self.cancel()
+            self.listener.on_failure(fault, may_retry=False)
 
     def _read_head(self, data: bytes) -> bytes:
         """Gather the head; what is left of `data` belongs to the body."""

@@ -23,7 +23,14 @@ from aiohttp import web
 from router import __version__, heads, policycheck, tomlfile, visitors
 from router import policy as policies
 from router.chat import Endpoint
-from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
+from router.errors import (
+    BadKey,
+    ClientError,
+    InvalidJson,
+    MethodNotAllowed,
+    NotFound,
+    RouterError,
+)
 from router.explain import told
 from router.keyring import Grant, digest_of
 from router.policy import Policy
@@ -437,7 +444,11 @@ class Pages:
         verdict = decide_for(
             endpoint, await request.read(), headers, live, request_id=request_id, grant=grant
         )
-        return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ()), grant))
+        found = told(verdict, live, live.pools.get(verdict.decision.pool, ()), grant)
+        try:
+            return _json(found)
+        except TypeError:  # of orjson, which writes 254 levels where msgspec reads 1000
+            raise InvalidJson("A parameter is nested too deep to be told.") from None
 
     def _grant_called(self, name: str) -> Grant:
         keyring = self._app.hub.keyring
