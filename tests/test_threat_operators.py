@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -74,6 +75,12 @@ def bare(backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory) -> 
         yield running
 
 
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
 def ask(
     product: Product, method: str, path: str, headers: Mapping[str, str], body: Any = b""
 ) -> RawReply:
@@ -130,7 +137,7 @@ async def test_every_route_of_the_operators_asks_for_the_admin_key(
 
 
 async def test_what_is_open_to_everybody_is_a_short_list(app: App, locked: Product) -> None:
-    assert Plain(app)._pages.keys() == OPEN_PAGES | {"/models"}
+    assert Plain(app)._pages.keys() == OPEN_PAGES
     for path in ("/models", "/v1/models", "/v1/models/m"):
         assert (await asyncio.to_thread(ask, locked, "GET", path, {})).status == 401
     for path in sorted(OPEN_PAGES):
@@ -339,6 +346,27 @@ def test_a_strangers_name_does_not_lead_here(
     if path == CHAT:  # where a key is asked for, the name says nothing
         key = {"Authorization": "Bearer key-of-alice", "Host": "evil.example"}
         assert ask(locked, method, path, key, body).status == 200
+
+
+def test_pages_that_are_allowed_may_ask_and_operators_have_visitors_looked_at_too(
+    backend: ScriptedBackend, tmp_path: Path, free_port: int
+) -> None:
+    config = config_of(
+        backend,
+        server={
+            "cors_origins": ["https://app.example"],
+            "admin_address": f"127.0.0.1:{free_port}",
+        },
+    )
+    ours = {"Sec-Fetch-Site": "cross-site", "Origin": "https://app.example"}
+    others = {**ours, "Origin": "https://evil.example"}
+    with Product.start(tmp_path, config, policy=POLICY) as product:
+        assert ask(product, "POST", CHAT, ours, ASK).status == 200
+        assert ask(product, "POST", CHAT, others, ASK).status == 403
+        for path in ("/metrics", "/router/status", "/dashboard"):
+            for name, status in (("evil.example", 403), ("localhost", 200)):
+                raw = request_bytes("GET", path, {"Host": name})
+                assert exchange(free_port, raw).status == status, (path, name)
 
 
 @pytest.mark.parametrize(
