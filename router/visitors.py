@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from router.errors import Forbidden
 
 #: whose names nobody can buy (RFC 6761, RFC 6762, and ICANN's word on .internal)
 _PRIVATE = frozenset({"localhost", "local", "internal", "test", "invalid"})
-_OURS = frozenset({"", "none", "same-origin"})
+_OURS = frozenset({"none", "same-origin"})
 
 
 class WrongHost(Forbidden):
@@ -57,9 +56,11 @@ class Guard:
 def check_writes(site: str, origin: str | None, host: str) -> None:
     """Raises CrossOrigin for a page of another site that has a browser change something.
 
-    `site` and `origin` are what the browser says: Sec-Fetch-Site and Origin.
+    `site` and `origin` are what the browser says: Sec-Fetch-Site, and Origin where it is too old
+    for that. Behind a web server `host` need not be the name that the page has.
     """
-    if site.lower() not in _OURS or (origin is not None and urlsplit(origin).netloc != host):
+    is_named_ours = origin is None or origin.partition("://")[2] == host
+    if not (site.lower() in _OURS if site else is_named_ours):
         raise CrossOrigin("Another site may not write here.")
 
 

@@ -253,6 +253,7 @@ STRANGERS = [
     {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:3000"},
     {"Origin": "https://evil.example", "Content-Type": "application/x-www-form-urlencoded"},
     {"Origin": "null"},
+    {"Origin": "http://["},
 ]
 WRITES = [
     "/router/policy/reload",

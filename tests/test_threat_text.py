@@ -322,3 +322,46 @@ def test_a_policy_from_elsewhere_reads_no_files_of_ours(product: Product) -> Non
     text = f'examples_files = ["more.toml"]\n{POLICY}'
     told = httpx.post(f"{product.url}/router/policy/validate", content=text, timeout=60)
     assert told.status_code == 200
+
+
+def test_what_is_written_is_not_for_everybody_on_the_machine(product: Product) -> None:
+    """Records, prompts, labels, and the dashboard's copy of them."""
+    ask(product, {"x-request-id": "modes"})
+    product.wait_records(1)
+    label = json.dumps({"scenario": "chat"})
+    kind = {"content-type": "application/json"}
+    where = f"{product.url}/dashboard/api/requests/modes/label"
+    assert httpx.post(where, content=label, headers=kind, timeout=30).status_code == 201
+    written = [path for path in product.log_dir.iterdir() if path.is_file()]
+    written += [path for path in product.folder.glob("cache/**/*.duckdb*") if path.is_file()]
+    names = " ".join(path.name for path in written)
+    for word in ("requests-", "bodies-", "labels", ".duckdb"):
+        assert word in names
+    for path in written:
+        place = path.parent if ".duckdb" in path.name else path
+        assert place.stat().st_mode & 0o007 == 0, path
+
+
+def test_codes_that_backends_make_up_are_no_series_of_metrics(
+    product: Product, backend: RawBackend
+) -> None:
+    """Whoever makes a backend say a new word each time would fill the memory of who scrapes."""
+
+    def series() -> int:
+        return len(get(product, "/metrics").text.splitlines())
+
+    def refused(number: int) -> bytes:
+        error = {"message": "no", "type": "t", "param": None, "code": f"made_up_{number}"}
+        return whole(json.dumps({"error": error}).encode(), status=b"400 Bad Request")
+
+    try:
+        for number in range(3):
+            backend.answers = [refused(number)]
+            ask(product)
+        before = series()
+        for number in range(3, 60):
+            backend.answers = [refused(number)]
+            ask(product)
+    finally:
+        backend.answers = [told()]
+    assert series() - before < 10
