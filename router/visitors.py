@@ -66,6 +66,7 @@ def check_writes(site: str, origin: str | None, host: str) -> None:
 
 def host_name(host: str) -> str:
     """The name in a Host header, without the port."""
+    host = host.rpartition("@")[2]
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower().removesuffix(".")

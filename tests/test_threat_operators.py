@@ -340,7 +340,8 @@ def test_a_strangers_name_does_not_lead_here(
     """DNS rebinding: the page is of the same origin then, and only its name gives it away."""
     asked = len(backend.requests)
     method, body = ("POST", ASK) if path == CHAT else ("GET", b"")
-    for name in ("evil.example", "EVIL.example:8088", "localhost.evil.example", "a.b.co", "x.com."):
+    for name in ("evil.example", "EVIL.example:8088", "localhost.evil.example", "a.b.co", "x.com.",
+                 "localhost:1@evil.example", "127.1", "localhost,evil.example"):  # fmt: skip
         reply = ask(bare, method, path, {"Host": name, "Sec-Fetch-Site": "same-origin"}, body)
         assert (reply.status, reply.json()["error"]["code"]) == (403, "wrong_host"), name
     assert len(backend.requests) == asked
