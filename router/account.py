@@ -14,6 +14,9 @@ from router.verdict import Verdict, params_line
 if TYPE_CHECKING:
     from router.exchange import Exchange
 
+#: of a model's name; a client may call it anything, and a line is no place for a book
+_NAME_CHARS = 200
+
 
 def of(exchange: Exchange) -> tuple[Record, Sequence[tuple[str, str, str]]]:
     """The log line, and (scenario, parameter, origin) of what the preset did."""
@@ -84,7 +87,7 @@ def _describe(record: Record, verdict: Verdict, exchange: Exchange) -> None:
     request, found, decision = verdict.request, verdict.found, verdict.plan.decision
     if request.session is not None:
         record.session = request.session.hash
-    record.client_model = request.model
+    record.client_model = request.model[:_NAME_CHARS]
     record.pool = decision.pool
     record.scenario = found.scenario
     record.source = found.source

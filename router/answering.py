@@ -102,7 +102,7 @@ class Answering:
 
     def on_whole(self, head: AnswerHead, body: bytes) -> None:
         kind = head.fields.get(b"content-type", b"")
-        if head.status >= 400 or kind.startswith(b"text/event-stream"):
+        if head.status >= 300 or kind.startswith(b"text/event-stream"):
             self.on_head(head, has_more=True)
             if self._answer is head:  # else another backend is asked
                 self.on_piece(body, Piece([body], False, True, b""))
@@ -122,7 +122,11 @@ class Answering:
         self._send_answer(head, body, coding)
 
     def on_head(self, head: AnswerHead, *, has_more: bool) -> None:
-        if head.status >= 400:
+        if head.status >= 300:
+            if head.status < 400:
+                self._answer = head
+                self._exchange.redirected()
+                return
             if self._exchange.try_another(head):
                 return
             self._answer, self._refused = head, []

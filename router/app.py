@@ -68,6 +68,7 @@ from router.tomlfile import FileFault
 from router.tracing import Tracer
 from router.trialfiles import TrialFiles
 from router.verdict import Live, Slot
+from router.visitors import Guard
 
 if TYPE_CHECKING:
     from router.otlp import Exporter
@@ -312,6 +313,10 @@ class App:
         self.metrics.follow("rates_local_total", lambda: int(rates.status()["local"]))
         self.census = Census(self.metrics, self._report, place, settle=self.pipeline.settle)
         self._pages: Pages | None = None
+        server = config.server
+        self.guard = _guard(config, server.admin[0] if server.admin is not None else server.host)
+        clients = _guard(config, server.host) if not config.auth.has_keys else None
+        guards = {Door.ALL: clients, Door.CLIENTS: clients, Door.OPERATORS: self.guard}
         self.hub = Hub(
             loop=self.loop,
             settings=Edge.of(config.server),
@@ -320,6 +325,7 @@ class App:
             load_pages=self._load_pages,
             keyring=keyring,
             is_too_deep=nesting.checker(depth) if (depth := config.server.json_depth) else None,
+            guards=guards,
         )
         self.keys_keeper: KeysKeeper | None = None  # where there is a file of keys
         if keys_path is not None and keyring is not None:
@@ -610,6 +616,12 @@ class App:
             self.exporter.push(self.census.told())
             await asyncio.to_thread(self.exporter.close)
         self.census.leave()
+
+
+def _guard(config: Config, host: str) -> Guard | None:
+    """Who looks at visitors of an address that only this machine can reach."""
+    names = config.server.hosts
+    return Guard([*names, host]) if names or configs.is_loopback(host) else None
 
 
 def _affinity(config: Config) -> Affinity:

@@ -118,6 +118,12 @@ class Server(Table):
     allow_policy_off: bool = Field(
         default=True, description="Clients may send `x-router-policy: off`."
     )
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Names that clients call this address by, as a web server in front passes on. "
+        "Asked about where no key is needed and `host` is this machine alone, or names are given: "
+        "else a page that a browser shows could have its own name lead here.",
+    )
     admin_key_env: str | None = Field(
         default=None,
         min_length=1,

@@ -38,9 +38,13 @@ class Cors:
             b"access-control-expose-headers: *",
         ]
 
+    def allows(self, fields: Mapping[bytes, bytes]) -> bool:
+        """Whether the page that asks is one of them."""
+        return self._any or fields.get(b"origin") in self._origins
+
     def preflight(self, fields: Mapping[bytes, bytes]) -> list[bytes]:
         """The answer to a browser that asks before it sends. Raises Forbidden."""
-        if not self._any and fields.get(b"origin") not in self._origins:
+        if not self.allows(fields):
             raise Forbidden("[server] cors_origins does not have this origin.", param="origin")
         lines = self.lines(fields)
         lines.append(b"access-control-allow-methods: GET, POST")

@@ -195,7 +195,9 @@ class Exchange:
         if self.verdict is not None:
             known = self.verdict.request.session
         else:
-            known = parse.session_of(self.order.http.fields)
+            grant = self.order.grant
+            owner = grant.name if grant is not None else None
+            known = parse.session_of(self.order.http.fields, owner)
         if known is not None:
             self.session = known.hash
             # Strangers begin with the same words, and what begins has no past to go back to.
@@ -497,6 +499,12 @@ class Exchange:
         self._note_failed(f"status {head.status}")
         self._try()
         return True
+
+    def redirected(self) -> None:
+        """A backend pointed elsewhere. Where requests go is the configuration's to say alone, and
+        a client that went there would take its prompt past us."""
+        self.observe("failed")
+        self.refuse(BackendError("The backend answered with a redirect, which is not followed."))
 
     def _note_failed(self, reason: str) -> None:
         """The last attempt failed, and another one is to make up for it."""

@@ -17,6 +17,7 @@ _NEVER_FORWARDED = wire.HOP_BY_HOP | {
     b"content-length",
     b"content-encoding",  # the body goes on decoded
     b"expect",
+    b"http2-settings",
     b"cookie",
     b"x-api-key",
     b"x-request-id",
@@ -24,9 +25,27 @@ _NEVER_FORWARDED = wire.HOP_BY_HOP | {
     b"authorization",
 }
 _NEVER_FORWARDED_PREFIXES = (b"x-stainless-", b"x-router-")
-_NEVER_RETURNED = wire.HOP_BY_HOP | {b"content-length", b"x-request-id"}
-#: who may read an answer in a browser is not a backend's to say
-_NEVER_RETURNED_PREFIX = b"access-control-"
+_NEVER_RETURNED = wire.HOP_BY_HOP | {
+    b"content-length",
+    b"x-request-id",
+    # What a backend may not decide for this address, where the dashboard lives too: who else may
+    # read answers, what a browser keeps, and where clients are to ask from now on.
+    b"alt-svc",
+    b"clear-site-data",
+    b"location",
+    b"refresh",
+    b"service-worker-allowed",
+    b"set-cookie",
+    b"strict-transport-security",
+    # Orders to a web server in front of us, which would answer with a file of its own.
+    b"x-accel-redirect",
+    b"x-lighttpd-send-file",
+    b"x-sendfile",
+}
+_NEVER_RETURNED_PREFIXES = (b"access-control-", b"x-router-")
+#: types that a browser would run as a page of this address
+_PAGES = (b"text/html", b"text/xml", b"application/xhtml", b"application/xml", b"image/svg")
+_NO_PAGE = b"content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff"
 _REASONS: Mapping[int, bytes] = {200: b"OK", 400: b"Bad Request", 404: b"Not Found"}
 
 
@@ -65,8 +84,10 @@ def _forwarded_line(header: Header) -> bytes:
 def returned(header: Header) -> bytes:
     """A backend's header line for the client; nothing where it is not for it."""
     name, value = header
-    if name in _NEVER_RETURNED or name.startswith(_NEVER_RETURNED_PREFIX):
+    if name in _NEVER_RETURNED or name.startswith(_NEVER_RETURNED_PREFIXES):
         return b""
+    if name == b"content-type" and value.lower().startswith(_PAGES):
+        return _NO_PAGE  # an answer is data, whatever it says of itself
     return name + b": " + value
 
 
@@ -103,6 +124,9 @@ def retry_after(fields: Mapping[bytes, bytes]) -> float | None:
         return None
 
 
+_PRINTABLE = bytes(byte if 32 <= byte < 127 else ord(" ") for byte in range(256))
+
+
 def ascii_line(text: str) -> bytes:
-    """A header value: headers are ASCII, one line, and of bounded length."""
-    return text.encode("ascii", "replace").replace(b"\r", b" ").replace(b"\n", b" ")[:2000]
+    """A header value: headers are printable ASCII, one line, and of bounded length."""
+    return text[:2000].encode("ascii", "replace").translate(_PRINTABLE)

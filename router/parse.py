@@ -57,19 +57,26 @@ _NOBODY = frozenset({"", "default", "none", "null", "undefined", "anonymous", "u
 
 
 def chat_request(
-    endpoint: Endpoint, raw: bytes, headers: Headers, messages: int = NO_LIMIT
+    endpoint: Endpoint,
+    raw: bytes,
+    headers: Headers,
+    owner: str | None = None,
+    messages: int = NO_LIMIT,
 ) -> ChatRequest:
     """The request; raises ClientError with the parameter at fault.
 
+    `owner` is the name of the client's key: its sessions are its own, whatever others call theirs.
     `messages`: so many at most make a conversation.
     """
     try:
-        return _request(endpoint, raw, headers, messages)
+        return _request(endpoint, raw, headers, owner, messages)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidJson(f"The body cannot be read: {error}.") from None
 
 
-def _request(endpoint: Endpoint, raw: bytes, headers: Headers, limit: int) -> ChatRequest:
+def _request(
+    endpoint: Endpoint, raw: bytes, headers: Headers, owner: str | None, limit: int
+) -> ChatRequest:
     values, spans = splice.members(raw)
     notes: tuple[str, ...] = ()
     if "extra_body" in values:
@@ -111,7 +118,7 @@ def _request(endpoint: Endpoint, raw: bytes, headers: Headers, limit: int) -> Ch
         params=_params_of(signature),
         signature=signature,
         soft_switch=soft_switch,
-        session=_session(headers, values, opening),
+        session=_session(headers, values, opening, owner),
         notes=notes,
     )
 
@@ -368,14 +375,17 @@ def _client_params(signature: tuple[tuple[str, bytes], ...]) -> Mapping[str, Sen
     )
 
 
-def session_of(headers: Headers) -> Session | None:
+def session_of(headers: Headers, owner: str | None = None) -> Session | None:
     """Who a request belongs with by its headers alone, where its body is not for us to read."""
-    return _session(headers, {}, ())
+    return _session(headers, {}, (), owner)
 
 
-def _session(headers: Headers, values: Values, opening: _Opening) -> Session | None:
+def _session(
+    headers: Headers, values: Values, opening: _Opening, owner: str | None
+) -> Session | None:
+    whose = b"" if owner is None else owner.encode() + b"\0"
     for name in _SESSION_HEADERS:
-        if (value := headers.get(name)) and (found := _identity("header", value)):
+        if (value := headers.get(name)) and (found := _identity("header", value, whose)):
             return found
     for key in _SESSION_KEYS if not _SESSION_KEY_SET.isdisjoint(values) else ():
         if (raw := values.get(key)) is not None:
@@ -384,18 +394,19 @@ def _session(headers: Headers, values: Values, opening: _Opening) -> Session | N
                 given = given.get("session_id") if isinstance(given, dict) else None
             if isinstance(given, (str, int)) and not isinstance(given, bool):
                 source = "user" if key == "user" else "body"
-                if found := _identity(source, str(given).encode()):
+                if found := _identity(source, str(given).encode(), whose):
                     return found
     if not opening:
         return None
-    return Session(blake2b(b"\0".join(opening), digest_size=8).hexdigest(), "fingerprint")
+    begun = whose + b"\0".join(opening)
+    return Session(blake2b(begun, digest_size=8).hexdigest(), "fingerprint")
 
 
-def _identity(source: str, value: bytes) -> Session | None:
+def _identity(source: str, value: bytes, whose: bytes) -> Session | None:
     text = value.strip()
     if text.lower().decode("utf-8", "replace") in _NOBODY:
         return None
-    return Session(blake2b(text, digest_size=8).hexdigest(), source)
+    return Session(blake2b(whose + text, digest_size=8).hexdigest(), source)
 
 
 def _opens_with(raw: msgspec.Raw) -> bytes:

@@ -20,7 +20,7 @@ from router import migration, tomlfile
 from router.experiment import TABLES, Arm, Experiment
 from router.params import PARAMS, Param, is_number, is_sayable
 from router.tables import Field, Table, field_validator, model_validator
-from router.tomlfile import FileFault
+from router.tomlfile import FileFault, Mistake
 
 SCHEMA = migration.current("policy")
 RULE_WORDS = ("fill", "force", "cap", "floor", "strip")
@@ -331,11 +331,17 @@ def load(path: Path, *, lightly: bool = False) -> Policy:
 
 
 def parse(
-    text: str, name: str = "policy", folder: Path = Path(), *, lightly: bool = False
+    text: str,
+    name: str = "policy",
+    folder: Path = Path(),
+    *,
+    lightly: bool = False,
+    others: Collection[Path] | None = None,
 ) -> Policy:
     """The policy in a text; raises FileFault with all that is wrong.
 
-    `folder` is where the files that it names are looked for.
+    `folder` is where the files that it names are looked for. `others`: those that may be outside
+    of it, for a text that came from elsewhere; None: any.
     """
     table = tomlfile.table(text, name)
     migration.upgrade(table, "policy", text, name)
@@ -346,6 +352,11 @@ def parse(
     if mistakes:
         raise FileFault(name, mistakes)
     beside = tuple(folder / entry for entry in written.examples_files)
+    for named in beside:
+        is_inside = named.resolve().is_relative_to(folder.resolve())
+        if others is not None and named not in others and not is_inside:
+            message = f"{named} is outside of the policy's folder, and read for its own file alone"
+            raise FileFault(name, [Mistake("examples_files", None, message)])
     unread = [(str(path), tomlfile.read_bytes(path)) for path in beside]
     if not lightly:
         for path, data in unread:

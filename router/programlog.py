@@ -21,8 +21,23 @@ def set_up() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            *([_harmless] if sys.stderr.isatty() else []),
             renderer,
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
+    )
+
+
+def _harmless(logger: Any, method: str, event: structlog.typing.EventDict) -> Any:
+    """Nothing in it that a terminal would obey: paths, models and errors hold others' text."""
+    return {
+        name: _shown(value) if isinstance(value, str) else value for name, value in event.items()
+    }
+
+
+def _shown(text: str) -> str:
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else f"\\x{ord(letter):02x}"
+        for letter in text
     )

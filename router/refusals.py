@@ -50,7 +50,7 @@ def in_shape(status: int, body: bytes) -> bytes:
     else:
         message = document
     if not isinstance(message, str):
-        message = orjson.dumps(message).decode()
+        message = _text(message)
     code, param, kind = source.get("code"), source.get("param"), source.get("type")
     if source is given and isinstance(source.get("message"), str) and isinstance(kind, str):
         return body
@@ -65,6 +65,17 @@ def in_shape(status: int, body: bytes) -> bytes:
         param=param if isinstance(param, str) else None,
         code=code if isinstance(code, str) else "backend_error",
     )
+
+
+def _text(document: Any) -> str:
+    """A document that stands for a message; what is nested too deep to be written is left out.
+
+    FastAPI repeats what a client sent, to any depth that it can read.
+    """
+    try:
+        return orjson.dumps(document).decode()
+    except TypeError:
+        return ""
 
 
 def _code(number: int, text: str, *, had_none: bool) -> str:

@@ -26,6 +26,8 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _OPEN = re.compile(rb"[ \t\r\n]*")
 _NEXT = re.compile(rb'[ \t\r\n]*[,{][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*')
+#: in a longer object nobody looks which name it is: that would hold up everybody for seconds
+_LOOKED_AT = 64 << 10
 _COLON = re.compile(rb"[ \t\r\n]*:")
 _CLOSE = re.compile(rb"[ \t\r\n]*}")
 
@@ -58,6 +60,8 @@ def members(raw: bytes, what: str = "body") -> tuple[dict[str, msgspec.Raw], Spa
 
 
 def _duplicate(raw: bytes, what: str) -> InvalidJson:
+    if len(raw) > _LOOKED_AT:
+        return InvalidJson(f"The {what} has a key twice.")
     seen: set[str] = set()
     for name, _ in msgspec.json.decode(_pairs(raw), type=list[tuple[str, msgspec.Raw]]):
         if name in seen:

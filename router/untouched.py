@@ -40,5 +40,5 @@ def model_of(body: bytes) -> str:
     """The model that a body names; nothing where it names none."""
     try:
         return named_in(body).model or ""
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""

@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 _JOIN_LIMIT = 64 << 10
 #: within this, a kept-alive connection that closes without a byte had been closed before
 _STALE_S = 0.25
+#: 100 and 103 before an answer; more than a few is nobody's server
+_INTERIM_LIMIT = 16
 
 
 class BackendUpstream:
@@ -144,6 +146,7 @@ class _Attempt:
     _connection: _Connection | None = None
     _buffer = b""
     _head: AnswerHead | None = None
+    _interim = 0  # answers of the 1xx kind so far
     _is_paused = False
     _started_at = 0.0
     _seen = 0  # what had come when the deadline was last moved
@@ -211,6 +214,12 @@ class _Attempt:
         except wire.BadAnswer as error:
             log.warning("bad answer", backend=upstream.backend.name, error=str(error))
             self._broken(f"The backend {upstream.backend.name!r} sent a broken answer.")
+        except Exception:
+            # Whatever an answer says, its client is told something and nothing stays behind.
+            log.exception("answer not understood", backend=upstream.backend.name)
+            fault = BackendError(f"The backend {upstream.backend.name!r} sent an odd answer.")
+            self.cancel()
+            self.listener.on_failure(fault, may_retry=False)
 
     def _read_head(self, data: bytes) -> bytes:
         """Gather the head; what is left of `data` belongs to the body."""
@@ -229,6 +238,9 @@ class _Attempt:
                 break
             if head.status == 101:
                 raise wire.BadAnswer("it switched protocols unasked")
+            self._interim += 1
+            if self._interim > _INTERIM_LIMIT:
+                raise wire.BadAnswer("no end of interim answers")
         self._buffer = b""
         self._head = head
         if self._is_whole(head, buffer):
@@ -265,12 +277,16 @@ class _Attempt:
             connection.express = self.listener.express()
 
     def _release(self, *, keep: bool) -> None:
-        """The answer is whole: the connection is free for the next request."""
+        """The answer is whole: the connection is free for the next request.
+
+        Not if the answer came before the request had gone out: a server that has given up on it
+        may take the rest of its body, which is a client's own text, for a request.
+        """
         connection = self._end()
         head = cast(AnswerHead, self._head)
         if connection is None:
             return
-        if keep and head.keep_alive:
+        if keep and head.keep_alive and not connection.transport.get_write_buffer_size():
             if self._is_paused:
                 connection.transport.resume_reading()
             self._upstream.keep(connection)

@@ -25,6 +25,8 @@ from router.trials import ArmInForce, Trials
 _PLANS = 1024
 _SAYINGS = 64
 _NAMES_CHARS = 2048
+#: of a model's name in an error
+_TOLD_CHARS = 200
 _MAX_INFLIGHT = 1024
 _TOKEN_BYTES = 24
 _RULERS = b" \t\n\r-=_*#.~|+/\\"
@@ -156,10 +158,8 @@ class Verdict(msgspec.Struct, frozen=True):
         key = (*server, request.model, names, is_first)
         told = plan.said.get(key)
         if told is None:
-            if len(plan.said) >= _SAYINGS or sum(map(len, names)) > _NAMES_CHARS:
-                plan.said.clear()  # member names are the client's: nobody fills memory with them
             said = dialects.say(request, changes, dialect, model)
-            told = plan.said[key] = Told(
+            told = Told(
                 said.patch,
                 said.params,
                 plan.decision.warnings + said.warnings,
@@ -167,6 +167,11 @@ class Verdict(msgspec.Struct, frozen=True):
                 said.collects,
                 said.budget,
             )
+            # Names are the client's: nobody fills memory with them.
+            if len(request.model) + sum(map(len, names)) <= _NAMES_CHARS:
+                if len(plan.said) >= _SAYINGS:
+                    plan.said.clear()
+                plan.said[key] = told
         return told
 
 
@@ -185,12 +190,13 @@ def decide_for(
     says nothing by itself and comes without its history. `request_id` draws the arm of an
     experiment where the request has no session; without either it is in none. `grant`: what the
     client's key opens. What it does not open is refused where it is asked for by name, and never
-    decided for.
+    decided for; its sessions are its own.
 
     Deciding is pure, so a decision is remembered by all that it depends on: apps send
     the same few parameters all day, and only the text and the session differ.
     """
-    request = parse.chat_request(endpoint, raw, headers, live.messages)
+    owner = grant.name if grant is not None else None
+    request = parse.chat_request(endpoint, raw, headers, owner, live.messages)
     if request.model != "auto":
         check_model(request.model, live, grant)
     hint = headers.get(b"x-router-scenario", b"").decode("latin-1")
@@ -317,6 +323,7 @@ def check_model(model: str, live: Live, grant: Grant | None = None) -> None:
         return
     names = live.served_names(grant)
     exist = ", ".join(["auto", "auto:<scenario>", *sorted(live.aliases), *names])
+    model = model[:_TOLD_CHARS]
     raise ModelNotFound(f"The model {model!r} does not exist. There are: {exist}.", param="model")
 
 

@@ -327,6 +327,8 @@ class RequestReader:
             names = [name for name, _ in self._headers]
             if names.count(b"host") > 1 or names.count(b"transfer-encoding") > 1:
                 self._refuse(BadRequestHead("Host and Transfer-Encoding may stand there once."))
+            if names.count(b"connection") > 1:  # each line names headers that go no further
+                fields[b"connection"] = _joined(self._headers, b"connection")
         if self._is_unmeasured:
             size = sum([len(name) + len(value) + 4 for name, value in self._headers])
             if size + len(self._target) > self._head_limit:
@@ -412,6 +414,11 @@ def _plain_header(line: bytes) -> Header | None:
     return name, value
 
 
+def _joined(headers: list[Header], wanted: bytes) -> bytes:
+    """The value of a header that stands there several times, as one list (RFC 9110 §5.3)."""
+    return b", ".join([value for name, value in headers if name == wanted])
+
+
 def _head_too_large(limit: int) -> HeadTooLarge:
     return HeadTooLarge(f"The request's head is over {_kib(limit)}.", limit="header_limit_kb")
 
@@ -426,6 +433,7 @@ class BadAnswer(Exception):
 
 #: one answer head may be this large; vLLM's are under 1 KiB
 ANSWER_HEAD_LIMIT = 64 << 10
+_BODILESS = frozenset({204, 304})
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: |$)")
 
 
@@ -441,9 +449,18 @@ def answer_head(raw: bytes) -> AnswerHead:
         lengths = {value for name, value in headers if name == b"content-length"}
         if len(lengths) > 1:
             raise BadAnswer("two lengths")
+        if [name for name, _ in headers].count(b"transfer-encoding") > 1:
+            raise BadAnswer("several transfer codings")
+        if b"connection" in fields:
+            fields[b"connection"] = _joined(headers, b"connection")
+    status = int(found[2])
     connection = fields.get(b"connection", b"").lower()
-    keep_alive = connection != b"close" if found[1] == b"1" else connection == b"keep-alive"
-    return AnswerHead(int(found[2]), headers, fields, keep_alive)
+    keep_alive = b"close" not in connection if found[1] == b"1" else connection == b"keep-alive"
+    if status in _BODILESS:
+        keep_alive = False  # some send a body all the same, which is not the next answer
+    elif b"transfer-encoding" in fields and (b"content-length" in fields or found[1] == b"0"):
+        keep_alive = False  # two framings: where the next answer begins is a guess (RFC 9112 §6.3)
+    return AnswerHead(status, headers, fields, keep_alive)
 
 
 @lru_cache(maxsize=512)
@@ -581,7 +598,7 @@ Body = LengthBody | UntilCloseBody | ChunkedBody
 
 def body_of(head: AnswerHead, method: bytes) -> Body:
     """How the body behind this head is framed (RFC 9112 §6.3)."""
-    if method == b"HEAD" or head.status in (204, 304):
+    if method == b"HEAD" or head.status in _BODILESS:
         return LengthBody(0)
     coding = head.fields.get(b"transfer-encoding")
     if coding is not None:

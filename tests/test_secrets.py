@@ -1,4 +1,5 @@
-"""Secrets that are planted wherever a request can carry one are in no file and on no output."""
+"""Secrets that are planted wherever a request can carry one are in no file and on no output, and
+those of the deployment in no answer and no list of processes."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import gzip
 import json
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,7 @@ RULES: list[dict[str, Any]] = [
     {"when": {"body_text": "HELD"},
      "steps": [stream_head(), delta(content="x"), {"do": "wait_disconnect", "max_ms": 20_000}]},
 ]  # fmt: skip
+ASKED = {"model": "auto", "messages": [{"role": "user", "content": "What is this?"}]}
 WORDS = ("ECHO", "REFUSE", "CRASH", "PLAIN", "MIDWAY", "fine")
 
 
@@ -137,6 +140,49 @@ def told_of(name: str, url: str) -> dict[str, Any]:
     return {"name": name, "url": url, "model": "m", "api_key_env": "T_BACKEND"}
 
 
+#: of the deployment: no answer to anybody holds one
+DEPLOYED = ("client_key", "wrong_key", "backend_key", "admin_key", "redis_password", "cookie",
+            "api_key_header")  # fmt: skip
+PAGES = (
+    "/health", "/ready", "/version", "/metrics", "/v1/models", "/router/status", "/router/policy",
+    "/router/experiments", "/dashboard", "/dashboard/api/meta", "/dashboard/api/now",
+    "/dashboard/api/backends", "/dashboard/api/sessions?from=-1h", "/dashboard/api/series",
+    "/dashboard/api/requests?from=-1h&limit=500", "/dashboard/api/requests/ECHO-True",
+    "/dashboard/api/export?view=requests&format=csv&from=-1h", "/nothing",
+)  # fmt: skip
+
+
+def told_by(product: Product) -> Mapping[str, str]:
+    """What the router answers on its pages, and to requests that it serves or refuses."""
+    admin = {"authorization": f"Bearer {KEYS['admin_key']}"}
+    replies = {path: exchange(product.port, request_bytes("GET", path, admin)) for path in PAGES}
+    port = product.port
+    for word in (*WORDS, "none"):
+        model = "nobody" if word == "none" else "auto"
+        raw = request(f"again-{word}", body(word, model=model))
+        replies[word] = exchange(port, raw.replace(b"\r\n", b"\r\nx-router-debug: true\r\n", 1))
+    replies["wrong"] = exchange(port, request("again", body("fine"), key="wrong_key"))
+    explained = request_bytes("POST", "/router/explain", {**admin, "cookie": KEYS["cookie"]}, ASKED)
+    replies["explain"] = exchange(port, explained)
+    return {where: f"{reply.headers} {reply.text}" for where, reply in replies.items()}
+
+
+def processes(product: Product) -> Mapping[str, str]:
+    """The command lines of the router and of all that it has started."""
+    parents: dict[str, str] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[place.name] = (place / "stat").read_text().rpartition(")")[2].split()[1]
+    found = {str(product.process.pid)}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    told = {}
+    for pid in found:
+        with suppress(OSError):
+            told[f"process {pid}"] = Path(f"/proc/{pid}/cmdline").read_text()
+    return told
+
+
 def everything(product: Product) -> Mapping[str, str]:
     """All that the router has written: each file but what the test wrote, and its output."""
     ours = {"config.toml", "policy.toml"}
@@ -144,7 +190,7 @@ def everything(product: Product) -> Mapping[str, str]:
     told = {
         path.name: (
             gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        ).decode()
+        ).decode("utf-8", "replace")
         for path in files
     }
     return {**told, "output": "".join(product.output)}
@@ -183,8 +229,13 @@ def test_no_planted_secret_is_written_anywhere(
         assert {seen.header("authorization") for seen in backend.requests} == {
             f"Bearer {KEYS['backend_key']}"
         }
+        told_to_all = {**told_by(product), **processes(product)}
+        assert any("router.dashboard" in told for told in told_to_all.values())
     found = everything(product)
 
+    for where, text in told_to_all.items():
+        for name in DEPLOYED:
+            assert KEYS[name] not in text, f"{name} is in {where}"
     assert any(name.startswith("requests-") for name in found)
     for where, text in found.items():
         for name, secret in {**KEYS, **SAID}.items():

@@ -15,6 +15,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from router.report_text import plain  # what backends say of themselves is shown
+
     asked = remote.ask(args, "GET", "/router/status")
     if asked is None:
         return 1
@@ -49,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     if status["rates"]["last_fault"] and not status["rates"]["is_ok"]:
         print(f"limits of keys are not shared: {status['rates']['last_fault']}")
     for backend in status["backends"]:
-        state = "up" if backend["up"] else f"down ({backend['reason']})"
+        state = "up" if backend["up"] else f"down ({plain(backend['reason'])})"
         if backend["draining"]:
             state += ", drained"
         print(
-            f"{backend['name']}: {state}, {backend['label'] or backend['model']}, "
+            f"{backend['name']}: {state}, {plain(str(backend['label'] or backend['model']))}, "
             f"{backend['dialect']}, {backend['inflight']} of {backend['max_inflight']} in flight"
         )
         if backend["warm_up"]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from router import keyfile
 from router.config import Config
+from router.report_text import plain
 
 #: one question of each kind that the presets differ most in
 QUESTIONS = (
@@ -107,7 +108,7 @@ def lines_to_paste(address: str, models: list[dict[str, Any]] | None, *, has_key
     key = "<your key>" if has_keys else "EMPTY"
     header = f' -H "Authorization: Bearer {key}"' if has_keys else ""
     names = ", ".join(
-        model["id"] + (f" = {model['label']}" if model.get("label") else "")
+        plain(model["id"] + (f" = {model['label']}" if model.get("label") else ""))
         for model in models or ()
     )
     serving = f"Serving: {names or 'no model yet'}. " if models is not None else ""

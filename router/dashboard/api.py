@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import duckdb
 import orjson
@@ -23,7 +22,7 @@ import structlog
 from aiohttp import web
 from multidict import MultiMapping
 
-from router import __version__
+from router import __version__, visitors
 from router.dashboard import export, filters, labels, lines, queries, savings
 from router.dashboard.again import Again
 from router.dashboard.filters import Asked
@@ -72,6 +71,7 @@ class Api:
     def application(self) -> web.Application:
         made = web.Application(middlewares=[self._outermost], client_max_size=_BODY_BYTES)
         get, post = made.router.add_get, made.router.add_post
+        # An id is a client's, and may have braces, which aiohttp's own pattern leaves out.
         get("/dashboard", self._page)
         get("/dashboard/", self._to_page)
         get("/dashboard/static/{name:.+}", self._static)
@@ -86,12 +86,12 @@ class Api:
             ("sessions", self._view(_sessions)),
             ("experiments", self._with_live(_experiments)),
             ("requests", self._view(_requests)),
-            ("requests/{id}", self._request),
+            ("requests/{id:[^/]+}", self._request),
             ("export", self._export),
         ):
             get(f"/dashboard/api/{name}", handler)
-        post("/dashboard/api/requests/{id}/label", self._label)
-        post("/dashboard/api/requests/{id}/explain", self._explain)
+        post("/dashboard/api/requests/{id:[^/]+}/label", self._label)
+        post("/dashboard/api/requests/{id:[^/]+}/explain", self._explain)
         return made
 
     # ------------------------------------------------------------------ around every answer
@@ -135,11 +135,9 @@ class Api:
                 "wrong_host", "This dashboard answers to its own address only.", status=403
             )
         if request.method not in ("GET", "HEAD"):
-            site = request.headers.get("Sec-Fetch-Site", "same-origin")
-            origin = request.headers.get("Origin")
-            is_ours = origin is None or urlsplit(origin).netloc == host
-            if site not in ("same-origin", "none") or not is_ours:
-                raise Refused("cross_origin", "Another site may not write here.", status=403)
+            visitors.check_writes(
+                request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin"), host
+            )
             if request.content_type != "application/json":
                 raise Refused("not_json", "Content-Type must be application/json.", status=415)
 

@@ -16,7 +16,7 @@ MOST_ROWS = 100_000
 MOST_GROUPS = 10_000
 TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
 #: what makes a spreadsheet compute a cell instead of showing it
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def pieces(store: Store, sql: str, values: Sequence[Any], kind: str) -> Iterator[bytes]:

@@ -244,7 +244,9 @@ class Store:
             for number in range(_CACHES):
                 path = cache / f"log-{self._name}-{number}.duckdb"
                 with contextlib.suppress(OSError, duckdb.Error):
-                    cache.mkdir(parents=True, exist_ok=True)
+                    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    with contextlib.suppress(PermissionError):
+                        cache.chmod(0o700)  # what is beside the database is as DuckDB makes it
                     found = self._opened_at(path)
                     if found is not None:
                         _drop_old(cache, self._name)

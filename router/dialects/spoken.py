@@ -85,6 +85,17 @@ _LIMIT_NAME = {
 }
 
 
+#: members that are read here, or written. Servers in Go take any letter case for theirs, and of
+#: `max_tokens` and `MAX_TOKENS` the later one: what is said here would be said over again.
+_READ = params.TOP_LEVEL | {
+    "functions", "input", "messages", "model", "n", "prompt", "response_format", "stream",
+    "stream_options", "tool_choice", "tools", "user",
+}  # fmt: skip
+
+#: of what was left out: so many are named, and of a name so much
+_NAMED, _NAME_CHARS = 20, 64
+
+
 class Said(msgspec.Struct, frozen=True):
     """How a request is said to one kind of backend, before it is written down."""
 
@@ -135,6 +146,10 @@ def say(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) ->
         dialect.finish(request, said, edits)
     if model and model != request.model:
         edits["model"] = _json(model)
+    for name in request.spans:
+        if name not in _READ and name.casefold() in _READ:
+            edits[name] = None
+            warnings.append(f"{name} was left out: it differs from {name.casefold()} in case alone")
     warnings += [
         f"{name} has no effect on {dialect.title}"
         for name, wish in dialect.unheard.items()
@@ -148,7 +163,12 @@ def say(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) ->
         ]
         for name in refused:
             edits[name] = None
-            warnings.append(f"{name} is refused by {dialect.title}")
+        # Names are the client's own text, and go into the record.
+        told = [name[:_NAME_CHARS] for name in refused[:_NAMED]]
+        warnings += [f"{name} is refused by {dialect.title}" for name in told]
+        if len(refused) > _NAMED:
+            more = len(refused) - _NAMED
+            warnings.append(f"{more} more members are refused by {dialect.title}")
     return Said(splice.patch(request.spans, edits), said, tuple(warnings), collects, budget)
 
 
@@ -187,7 +207,8 @@ def _say(
         return
     told = UNSAYABLE
     if place is not None and value is not None:
-        if not dialect.passes_unsayable:
+        # A limit that is no number, such as "0x400", is one to some server, and no cap has seen it.
+        if not dialect.passes_unsayable or change.name == "max_new_tokens":
             _check_kind(change)
         told = place.say(value)
         bound = _bound(change.name, told, place, dialect)

@@ -52,7 +52,8 @@ def _into_generation_config(
             edits[name] = None
     if not settings:
         return
-    text, own = _client_config(request)
+    is_stripped = edits.get("generation_config", b"") is None
+    text, own = (None, ()) if is_stripped else _client_config(request)
     if "do_sample" not in own:
         settings["do_sample"] = said.get("temperature") != 0
     if "max_new_tokens" not in own and said.get("max_new_tokens") is None:

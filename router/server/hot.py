@@ -34,6 +34,7 @@ from router.pipeline import Pipeline
 from router.ports import Order
 from router.server.packed import decompressed
 from router.server.plain import OPERATORS, Door, Page, headers_of
+from router.visitors import Guard
 
 if sys.platform != "win32":
     import fcntl
@@ -210,6 +211,8 @@ class Connection(asyncio.Protocol):
         self._is_lingering = False
         self._spoiled: RouterError | None = None  # by bytes behind the request being served
         self.counted_at: bytes | None = None  # its address, where those of one are counted
+        self._guard = hub.guards[door]
+        self._is_welcome = False
         self.last_active = 0.0
         self._begun_at = 0.0  # of the request that is coming, as the clock saw it; 0: none is
         self._unread_since = 0.0  # the client has taken nothing of what waits; 0: nothing does
@@ -302,6 +305,17 @@ class Connection(asyncio.Protocol):
         self._has_continued = False
         self._keep_alive = request.keep_alive
         found = endpoint_of(request.target)
+        guard = self._guard
+        if guard is not None and (not self._is_welcome or b"sec-fetch-site" in request.fields):
+            try:
+                allowed = self._hub.pipeline.cors
+                guard.check(
+                    request.fields, may_cross=allowed is not None and allowed.allows(request.fields)
+                )
+            except RouterError as fault:
+                self._refuse(found[0] if found is not None else "http", request, fault, keep=False)
+                return
+            self._is_welcome = True  # a browser has a connection for each name
         if found is None or request.method != b"POST" or self._door is Door.OPERATORS:
             self._serve_page(request)
             return
@@ -397,6 +411,7 @@ class Connection(asyncio.Protocol):
             f"content-type: {page.content_type}",
             f"content-length: {len(page.body)}",
             "x-content-type-options: nosniff",
+            "cache-control: no-store",
             *(f"{name.lower()}: {value}" for name, value in page.headers.items()),
             *self._cors_lines(request),
             *([] if request.keep_alive else ["connection: close"]),
@@ -594,12 +609,13 @@ class Hub:
         plain: PlainPages,
         load_pages: Callable[[Callable[[Pages], None]], None],
         keyring: Keyring | None,
+        guards: Mapping[Door, Guard | None],
         is_too_deep: Callable[[bytes], bool] | None = None,
     ) -> None:
         """`load_pages` gets the operator's pages ready and then calls back with them.
 
-        `keyring` may be changed while serving; None: everybody may ask.
-        `is_too_deep` judges bodies where their nesting has a limit.
+        `keyring` may be changed while serving; None: everybody may ask. `guards` look at who does,
+        where no key is asked for. `is_too_deep` judges bodies where their nesting has a limit.
         """
         self.loop = loop
         self.now = loop.time
@@ -610,6 +626,7 @@ class Hub:
         self.pages: Pages | None = None  # once they are loaded
         self.keyring = keyring
         self.is_too_deep = is_too_deep
+        self.guards = guards
         self.connections: set[Connection] = set()
         self._addresses: dict[bytes, int] = {}  # connections of each, where that has a limit
 

@@ -19,10 +19,17 @@ import orjson
 import structlog
 from aiohttp import web
 
-from router import __version__, heads, policycheck, reading, tomlfile
+from router import __version__, heads, policycheck, reading, tomlfile, visitors
 from router import policy as policies
 from router.chat import Endpoint
-from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, RouterError
+from router.errors import (
+    BadKey,
+    ClientError,
+    InvalidJson,
+    MethodNotAllowed,
+    NotFound,
+    RouterError,
+)
 from router.explain import told
 from router.keyring import Grant, digest_of
 from router.policy import Policy
@@ -89,6 +96,7 @@ class Pages:
         self._app = app
         env = app.config.server.admin_key_env
         self._admin_key = digest_of(os.environ[env].encode()) if env else None
+        self._guard = app.guard if env is None else None
         self._dashboard = Dashboard(app)
         head_limit = app.config.server.header_limit_kb << 10
         self._runner = web.AppRunner(
@@ -177,9 +185,19 @@ class Pages:
         response.headers["X-Router-Policy"] = pipeline.live.policy.hash
         response.headers["Server"] = "scenario-router"
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
+        response.headers.setdefault("Cache-Control", "no-store")
+        response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
 
     def _admit(self, request: web.Request) -> None:
-        """Raises BadKey. The dashboard's files hold nothing of anybody's, and ask for the key."""
+        """Raises BadKey, or Forbidden. The dashboard's files hold nothing of anybody's, and ask
+        for the key."""
+        told = request.headers
+        if self._guard is not None:
+            self._guard.check_host(told.get("Host", ""))
+        if request.method not in ("GET", "HEAD"):
+            visitors.check_writes(
+                told.get("Sec-Fetch-Site", ""), told.get("Origin"), told.get("Host", "")
+            )
         if self._admin_key is None or OPEN.fullmatch(request.rel_url.raw_path):
             return
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -298,7 +316,9 @@ class Pages:
         if request.headers.get("If-None-Match") == etag:
             return web.Response(status=304, headers={"ETag": etag})
         return web.Response(
-            text=policy.text, content_type="application/toml", headers={"ETag": etag}
+            text=policy.text,
+            content_type="application/toml",
+            headers={"ETag": etag, "Cache-Control": "no-cache"},
         )
 
     async def _validate(self, request: web.Request) -> web.Response:
@@ -325,7 +345,9 @@ class Pages:
 
     def _judged(self, text: str) -> tuple[Policy, list[Finding]]:
         folder = self._app.policy_path.parent
-        policy = reading.elsewhere(policies.parse, text, "policy", folder)
+        policy = reading.elsewhere(
+            policies.parse, text, "policy", folder, others=self._app.pipeline.live.policy.beside
+        )
         self._app.keeper.prepared(policy)
         beside = {str(path): tomlfile.read(path) for path in policy.beside}
         return policy, policycheck.findings(policy, self._app.config.backends, beside)
@@ -427,7 +449,11 @@ class Pages:
         verdict = decide_for(
             endpoint, await request.read(), headers, live, request_id=request_id, grant=grant
         )
-        return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ()), grant))
+        found = told(verdict, live, live.pools.get(verdict.decision.pool, ()), grant)
+        try:
+            return _json(found)
+        except TypeError:  # of orjson, which writes 254 levels where msgspec reads 1000
+            raise InvalidJson("A parameter is nested too deep to be told.") from None
 
     def _grant_called(self, name: str) -> Grant:
         keyring = self._app.hub.keyring
