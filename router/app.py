@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from router import census, collector, discovery, retention, trained, trials
+from router import census, collector, discovery, retention, tls, trained, trials
 from router import config as configs
 from router import policy as policies
 from router.affinity import MemoryAffinity
@@ -145,11 +145,13 @@ class App:
         fallback: Policy | None = None,
         resolve: Resolver | None = None,
         place: Place | None = None,
+        contexts: tls.Contexts | None = None,
     ) -> None:
         """`read` gives the configuration anew, as it was read before; left out: the file alone.
 
         `fallback` is in force where the policy's file is broken by now: this worker may take
-        the place of one that died. `place`: among several workers.
+        the place of one that died. `place`: among several workers. `contexts`: likewise, with
+        certificates that were good when all of it began.
         """
         self.loop = asyncio.get_running_loop()
         self.started_at = time.time()
@@ -159,6 +161,7 @@ class App:
         policy, fault = _first_policy(self.policy_path, fallback)
         taken += signature_of(policy.beside)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tls = contexts or tls.Contexts(config_path)
         self.fleet = Fleet(
             config,
             config_path,
@@ -166,6 +169,7 @@ class App:
             resolve=resolve or discovery.system_resolver(self.loop),
             spawn=self._spawn,
             labels=labels or {},
+            contexts=self.tls,
         )
         log_folder = configs.beside(config_path, config.log.dir)
         # Two waits between the end of a request and its line on the disk: one interval in all.
@@ -218,7 +222,7 @@ class App:
         self.config_keeper = ConfigKeeper(
             config_path,
             config,
-            read or (lambda: configs.load(config_path)),
+            functools.partial(self._read, read or (lambda: configs.load(config_path))),
             self._change_to,
             lambda: self.pipeline.live.policy,
             Turns(one_at_a_time),
@@ -264,6 +268,7 @@ class App:
             load_pages=self._load_pages,
             keys=_keys(config),
         )
+        self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
 
     @property
@@ -288,6 +293,21 @@ class App:
             else:
                 reasons.append(f"{slot.name}: {slot.health.reason}")
         return False, "no backend is usable (" + "; ".join(reasons) + ")"
+
+    def certificates(self) -> dict[str, Any] | None:
+        """Of this worker, for the status; reads the edge's file. None where TLS is not spoken."""
+        server = self.config.server
+        if not self.tls.files:
+            return None
+        told: dict[str, Any] = {"edge": None, "last_error": self.tls.last_error}
+        if server.tls_cert is not None:
+            path = self.config_keeper.path
+            told["edge"] = {
+                "file": server.tls_cert,
+                "asks_clients": server.tls_client_ca is not None,
+                **tls.told(server, path),
+            }
+        return told
 
     def _report(self) -> Report:
         """How this worker is now."""
@@ -335,15 +355,37 @@ class App:
             self.retention.start()
         await self.pipeline.affinity.start()
         await self.fleet.start(self._use)
-        for sock in sockets:
-            server = await self.loop.create_server(self.hub.connection, sock=sock, backlog=1024)
-            self._servers.append(server)
+        self._sockets = sockets
+        await self._open_edge()
         self._spawn(self._keep_config())
+        self._spawn(self._keep_certificates())
         self._spawn(self.referee.run())
         if self.config.policy.watch:
             settle_s = self.config.policy.settle_ms / 1e3
             keeper = self.keeper
             self._spawn(watch(lambda: keeper.files, keeper.taken, settle_s, self._take_policy))
+
+    async def _open_edge(self) -> None:
+        """Accept connections, with the certificates that are in force now.
+
+        Those that are open go on with theirs. Both listen on the same sockets for a moment, so
+        that nobody finds the door closed.
+        """
+        before, self._servers = self._servers, []
+        holder = self.tls.for_edge(self.config.server)
+        options: dict[str, Any] = {"backlog": 1024}
+        if holder is not None:
+            options["ssl"] = holder.context
+            options["ssl_handshake_timeout"] = tls.HANDSHAKE_S
+            options["ssl_shutdown_timeout"] = tls.SHUTDOWN_S
+        for sock in self._sockets:
+            # A server closes its socket at its end, and there may be another one after it.
+            mine = sock if holder is None else sock.dup()
+            self._servers.append(
+                await self.loop.create_server(self.hub.connection, sock=mine, **options)
+            )
+        for server in before:
+            server.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
@@ -403,7 +445,28 @@ class App:
         """Take both files as they are now; what is wrong with the policy, in words."""
         await self.config_keeper.reload()
         await self._take_policy()
+        await self._take_certificates()
         return self.keeper.last_error
+
+    async def _take_certificates(self) -> None:
+        if await asyncio.to_thread(self.tls.renew) and not self.pipeline.is_draining:
+            await self._open_edge()
+
+    async def _keep_certificates(self) -> None:
+        """Follow the files of certificates, which programs of their own renew.
+
+        At first they are looked at once more: for a worker that took the place of one that died,
+        they were read long ago.
+        """
+
+        def files() -> tuple[Path, ...]:
+            return (self.config_keeper.path, *self.tls.files)  # the first names the others
+
+        taken = signature_of(files())
+        await self._take_certificates()
+        if self.config.policy.watch:
+            settle_s = self.config.policy.settle_ms / 1e3
+            await watch(files, taken, settle_s, self._take_certificates)
 
     async def _take_policy(self) -> None:
         before = self.pipeline.live.policy
@@ -428,8 +491,15 @@ class App:
             settle_s = self.config.policy.settle_ms / 1e3
             await watch(lambda: (path,), taken, settle_s, self._take_config)
 
+    def _read(self, read: Callable[[], Config]) -> Config:
+        """The file as it is now, with certificates that can be used. Raises FileFault."""
+        config = read()
+        self.tls.prepare(config)
+        return config
+
     async def _change_to(self, config: Config) -> None:
         await self.fleet.change_to(config)
+        self.tls.keep_only(config)
         self.pipeline.rules = _rules(config)
         self.pipeline.live = msgspec.structs.replace(self.pipeline.live, **_said(config))
 
@@ -443,6 +513,8 @@ class App:
         self.pipeline.is_draining = True
         for server in self._servers:
             server.close()
+        for sock in self._sockets:
+            sock.close()
         self.hub.close_idle()
         deadline = self.loop.time() + self.config.server.grace_s
         while self.pipeline.active and not hurry.is_set() and self.loop.time() < deadline:
@@ -595,10 +667,11 @@ def listen(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     return sockets
 
 
-def address_of(sock: socket.socket) -> str:
+def address_of(sock: socket.socket, *, has_tls: bool = False) -> str:
     """The URL of a bound socket."""
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if has_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def serve(
@@ -612,13 +685,22 @@ async def serve(
     fallback: Policy | None = None,
     beside: Callable[[App, asyncio.Event], Any] | None = None,
     place: Place | None = None,
+    contexts: tls.Contexts | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the grace.
 
     `beside` is awaited while serving, with an event that is set when it must end.
     """
     _share_one_heap()
-    app = App(config, config_path, labels=labels, read=read, fallback=fallback, place=place)
+    app = App(
+        config,
+        config_path,
+        labels=labels,
+        read=read,
+        fallback=fallback,
+        place=place,
+        contexts=contexts,
+    )
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:

@@ -10,7 +10,7 @@
     │   ├── TooLarge           413   (HeadTooLarge 431)
     │   └── UnsupportedCoding  415
     ├── Overloaded             429, our own limits
-    ├── BackendError           502   (BackendRefused: nothing was sent)
+    ├── BackendError           502   (BackendRefused, BackendUntrusted: nothing was sent)
     │   └── BackendTimeout     504
     └── NoBackend              503
 
@@ -69,6 +69,12 @@ class BadRequestHead(ClientError):
     """HTTP that cannot be read, or must not be (smuggling)."""
 
     code = "invalid_http"
+
+
+class TlsOnPlainPort(BadRequestHead):
+    """A TLS handshake where plain HTTP is spoken."""
+
+    code = "tls_on_plain_port"
 
 
 class BadKey(ClientError):
@@ -134,6 +140,12 @@ class BackendError(RouterError):
 
 class BackendRefused(BackendError):
     """No connection: the request never left us, so another backend may have it."""
+
+
+class BackendUntrusted(BackendRefused):
+    """No connection, as one side does not accept the other's certificate or speaks no TLS."""
+
+    code = "backend_tls_error"
 
 
 class BackendTimeout(BackendError):

@@ -21,7 +21,7 @@ import structlog
 from router import app as apps
 from router import config as configs
 from router import policy as policies
-from router import programlog, trained
+from router import programlog, tls, trained
 from router.boards import Board
 from router.census import Place
 from router.config import Config
@@ -55,6 +55,8 @@ class Workers:
         self._read = read
         self._beside = beside
         self._policy: Policy | None = None
+        #: made before workers are forked: one that dies later finds files that may be bad by then
+        self._contexts = tls.Contexts(config_path)
 
     def run(self) -> int:
         programlog.set_up()
@@ -72,6 +74,10 @@ class Workers:
             if not trained.is_prepared(policy):
                 log.info("learning from the policy's examples; what is learned is kept")
                 trained.prepare(policy)
+            self._contexts.for_edge(server)
+            self._contexts.prepare(self._config)
+            if (remark := tls.remark(server, self._config_path)) is not None:
+                log.warning("certificate", file=server.tls_cert, remark=remark[1])
             sockets = apps.listen(server.host, server.port, shared=count > 1)
         except FileFault as fault:
             print(f"scenario-router cannot start: {fault}", file=sys.stderr)
@@ -83,7 +89,7 @@ class Workers:
                 file=sys.stderr,
             )
             return 1
-        address = apps.address_of(sockets[0])
+        address = apps.address_of(sockets[0], has_tls=server.tls_cert is not None)
         if count == 1:
             self._serve(sockets, lambda: self._announce(address, self._config))
             return 0
@@ -111,6 +117,7 @@ class Workers:
                     fallback=self._policy,
                     beside=self._beside,
                     place=place,
+                    contexts=self._contexts,
                 )
             )
 

@@ -6,19 +6,20 @@ Faults make it fail; notes are worth a look.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from pathlib import Path
 
 from router import app as apps
 from router import config as configs
 from router import policy as policies
-from router import policycheck, tomlfile
+from router import policycheck, tls, tomlfile
 from router.commands import offline, options
 from router.config import Config
 from router.offline import Unconnected
 from router.policy import Policy
 from router.policycheck import Finding
-from router.tomlfile import FileFault
+from router.tomlfile import FileFault, Mistake
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,11 @@ def run(args: argparse.Namespace) -> int:
     policy = None
     try:
         policy = policies.load(path)
-        found = [*_findings(policy, config), *_launches(policy, config, args.config)]
+        found = [
+            *_findings(policy, config),
+            *_launches(policy, config, args.config),
+            *_certificates(config, args.config),
+        ]
         found.sort(key=lambda finding: finding.severity != "fault")
     except FileFault as fault:
         file = None if fault.name == str(path) else fault.name
@@ -66,6 +71,23 @@ def _findings(policy: Policy, config: Config) -> list[Finding]:
     live = apps.live_of(config, policy, apps.slots_of(config, Unconnected))
     beside = {str(path): tomlfile.read(path) for path in policy.beside}
     return [*policycheck.broken(live), *policycheck.findings(policy, config.backends, beside)]
+
+
+def _certificates(config: Config, path: Path) -> list[Finding]:
+    """Certificates that cannot be used, or not for long."""
+    contexts = tls.Contexts(path)
+    found = []
+    wanted = [functools.partial(contexts.for_edge, config.server)]
+    for load in (*wanted, *(functools.partial(contexts.for_backend, b) for b in config.backends)):
+        try:
+            load()
+        except FileFault as fault:
+            found += [Finding("fault", mistake, fault.name) for mistake in fault.mistakes]
+    if not found and (remark := tls.remark(config.server, path)) is not None:
+        is_fault, text = remark
+        mistake = Mistake("server.tls_cert", None, text)
+        found.append(Finding("fault" if is_fault else "note", mistake, str(path)))
+    return found
 
 
 def _launches(policy: Policy, config: Config, path: Path) -> list[Finding]:

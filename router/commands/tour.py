@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+from router import config as configs
+from router import tls
 from router.config import Config
 
 #: one question of each kind that the presets differ most in
@@ -22,11 +25,21 @@ QUESTIONS = (
 _LIMIT = 96
 
 
-async def give(address: str, config: Config) -> None:
+async def give(address: str, config: Config, config_path: Path) -> None:
     """Ask each question through the router and print what came of it."""
     import httpx
 
-    async with httpx.AsyncClient(base_url=address, timeout=300, trust_env=False) as client:
+    server, has_keys = config.server, config.auth.keys_env is not None
+    if server.tls_client_ca is not None:
+        print("\nno tour: clients must show a certificate, and we have none to show", flush=True)
+        print(lines_to_paste(address, None, has_keys=has_keys), flush=True)
+        return
+    # Whatever name the certificate is for: we ask the very server that we have started.
+    cert = server.tls_cert
+    trust: Any = tls.pinned(configs.beside(config_path, cert)) if cert is not None else True
+    async with httpx.AsyncClient(
+        base_url=address, timeout=300, trust_env=False, verify=trust
+    ) as client:
         for kind, question in QUESTIONS:
             print(f"\n--- {kind}: {question}", flush=True)
             try:
@@ -35,7 +48,7 @@ async def give(address: str, config: Config) -> None:
                 print(f"no answer: {type(error).__name__} {error}", flush=True)
         models = (await client.get("/v1/models")).json()["data"]
     real = [model for model in models if model["owned_by"] != "scenario-router"]
-    print(lines_to_paste(address, real, has_keys=config.auth.keys_env is not None), flush=True)
+    print(lines_to_paste(address, real, has_keys=has_keys), flush=True)
 
 
 async def _ask(client: Any, question: str) -> None:
@@ -84,16 +97,18 @@ async def _texts(lines: AsyncIterator[str]) -> AsyncIterator[str]:
             yield thought or delta.get("content") or ""
 
 
-def lines_to_paste(address: str, models: list[dict[str, Any]], *, has_keys: bool) -> str:
-    """How to point a client here."""
+def lines_to_paste(address: str, models: list[dict[str, Any]] | None, *, has_keys: bool) -> str:
+    """How to point a client here; None for models that could not be asked for."""
     key = "<your key>" if has_keys else "EMPTY"
     header = f' -H "Authorization: Bearer {key}"' if has_keys else ""
     names = ", ".join(
-        model["id"] + (f" = {model['label']}" if model.get("label") else "") for model in models
+        model["id"] + (f" = {model['label']}" if model.get("label") else "")
+        for model in models or ()
     )
+    serving = f"Serving: {names or 'no model yet'}. " if models is not None else ""
     message = '{"role": "user", "content": "Write a slogan for a bakery."}'
     return f"""
-Serving: {names or "no model yet"}. The router stays up; Ctrl-C ends it and what it started.
+{serving}The router stays up; Ctrl-C ends it and what it started.
 
 curl:
   curl {address}/v1/chat/completions{header} -d '{{"model": "auto", "messages": [{message}]}}'

@@ -23,6 +23,7 @@ from router.errors import (
     ClientError,
     RequestTimeout,
     RouterError,
+    TlsOnPlainPort,
     TooLarge,
     UnsupportedCoding,
 )
@@ -30,6 +31,7 @@ from router.exchange import Exchange
 from router.message import Request
 from router.pipeline import Pipeline
 from router.ports import Order
+from router.programlog import Seldom
 from router.server.plain import OPERATORS, Page
 
 #: path, without /v1 → what it asks for. What is not classified passes as it came.
@@ -80,6 +82,7 @@ class PlainPages(Protocol):
 
 
 log = structlog.get_logger(__name__)
+_seldom = Seldom(10.0)
 
 _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 #: the client's key → its name; None where everybody may ask
@@ -178,6 +181,8 @@ class Connection(asyncio.Protocol):
         try:
             self._reader.feed(data)
         except ClientError as fault:
+            if isinstance(fault, TlsOnPlainPort) and _seldom.due("tls") is not None:
+                log.warning("a client speaks TLS to a port of plain HTTP: it must use http://")
             self._refuse_bytes(fault)
             return
         if self._is_busy:

@@ -220,6 +220,7 @@ class Pages:
                     "last_error": app.config_keeper.last_error,
                     "waiting": app.config_keeper.waiting,  # for a restart
                 },
+                "tls": await asyncio.to_thread(app.certificates),
                 "backends": [
                     {
                         "name": slot.name,
