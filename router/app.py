@@ -268,7 +268,8 @@ class App:
             load_pages=self._load_pages,
             keys=_keys(config),
         )
-        self._sockets: list[socket.socket] = []
+        #: where we listen, with what serves a connection there
+        self._doors: list[tuple[socket.socket, Callable[[], asyncio.Protocol]]] = []
         self._servers: list[asyncio.Server] = []
 
     @property
@@ -355,7 +356,7 @@ class App:
             self.retention.start()
         await self.pipeline.affinity.start()
         await self.fleet.start(self._use)
-        self._sockets = sockets
+        self._doors = [(sock, self.hub.connection) for sock in sockets]
         await self._open_edge()
         self._spawn(self._keep_config())
         self._spawn(self._keep_certificates())
@@ -378,12 +379,10 @@ class App:
             options["ssl"] = holder.context
             options["ssl_handshake_timeout"] = tls.HANDSHAKE_S
             options["ssl_shutdown_timeout"] = tls.SHUTDOWN_S
-        for sock in self._sockets:
+        for sock, connect in self._doors:
             # A server closes its socket at its end, and there may be another one after it.
             mine = sock if holder is None else sock.dup()
-            self._servers.append(
-                await self.loop.create_server(self.hub.connection, sock=mine, **options)
-            )
+            self._servers.append(await self.loop.create_server(connect, sock=mine, **options))
         for server in before:
             server.close()
 
@@ -513,7 +512,7 @@ class App:
         self.pipeline.is_draining = True
         for server in self._servers:
             server.close()
-        for sock in self._sockets:
+        for sock, _ in self._doors:
             sock.close()
         self.hub.close_idle()
         deadline = self.loop.time() + self.config.server.grace_s
