@@ -271,6 +271,7 @@ class App:
         #: where we listen, with what serves a connection there
         self._doors: list[tuple[socket.socket, Callable[[], asyncio.Protocol]]] = []
         self._servers: list[asyncio.Server] = []
+        self._opening = asyncio.Lock()
 
     @property
     def config(self) -> Config:
@@ -372,19 +373,21 @@ class App:
         Those that are open go on with theirs. Both listen on the same sockets for a moment, so
         that nobody finds the door closed.
         """
-        before, self._servers = self._servers, []
-        holder = self.tls.for_edge(self.config.server)
-        options: dict[str, Any] = {"backlog": 1024}
-        if holder is not None:
-            options["ssl"] = holder.context
-            options["ssl_handshake_timeout"] = tls.HANDSHAKE_S
-            options["ssl_shutdown_timeout"] = tls.SHUTDOWN_S
-        for sock, connect in self._doors:
-            # A server closes its socket at its end, and there may be another one after it.
-            mine = sock if holder is None else sock.dup()
-            self._servers.append(await self.loop.create_server(connect, sock=mine, **options))
-        for server in before:
-            server.close()
+        async with self._opening:
+            holder = self.tls.for_edge(self.config.server)
+            options: dict[str, Any] = {"backlog": 1024}
+            if holder is not None:
+                options["ssl"] = holder.context
+                options["ssl_handshake_timeout"] = tls.HANDSHAKE_S
+                options["ssl_shutdown_timeout"] = tls.SHUTDOWN_S
+            opened: list[asyncio.Server] = []
+            for sock, connect in self._doors:
+                # A server closes its socket at its end, and there may be another one after it.
+                mine = sock if holder is None else sock.dup()
+                opened.append(await self.loop.create_server(connect, sock=mine, **options))
+            for server in self._servers:
+                server.close()
+            self._servers = opened
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
@@ -448,7 +451,7 @@ class App:
         return self.keeper.last_error
 
     async def _take_certificates(self) -> None:
-        if await asyncio.to_thread(self.tls.renew) and not self.pipeline.is_draining:
+        if await asyncio.to_thread(self.tls.renew):
             await self._open_edge()
 
     async def _keep_certificates(self) -> None:
@@ -510,10 +513,12 @@ class App:
     async def drain(self, hurry: asyncio.Event) -> None:
         """Nothing new; what runs may finish within the grace, then it is told to end."""
         self.pipeline.is_draining = True
-        for server in self._servers:
-            server.close()
-        for sock, _ in self._doors:
-            sock.close()
+        async with self._opening:
+            doors, self._doors = self._doors, []
+            for server in self._servers:
+                server.close()
+            for sock, _ in doors:
+                sock.close()
         self.hub.close_idle()
         deadline = self.loop.time() + self.config.server.grace_s
         while self.pipeline.active and not hurry.is_set() and self.loop.time() < deadline:

@@ -714,6 +714,21 @@ def test_commands_ask_a_router_of_whom_they_are_told_who_vouches_for_it(
         assert _run(*told, "--ca-file", str(tmp_path / "gone")).returncode == 1
 
 
+async def test_the_tour_asks_the_server_that_was_started_whatever_name_it_has(
+    ca: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = ca.issue("for-the-world", "router.example")
+    with ScriptedBackend(STREAM) as backend:
+        for number, asked in enumerate(({}, {"tls_client_ca": str(ca.file)})):
+            one = {"name": "one", "url": backend.url}
+            with start(tmp_path / str(number), one, **edge(shown, **asked)) as product:
+                path = product.config_path
+                await tour.give(product.url, config.load(path), path)
+                said = capsys.readouterr().out
+            assert f'base_url="{product.url}/v1"' in said
+            assert ("The Rhine." in said, "no tour" in said) == (not asked, bool(asked))
+
+
 def test_a_line_that_strangers_can_cause_is_written_seldom() -> None:
     now = 0.0
     seldom = Seldom(10.0, lambda: now)
