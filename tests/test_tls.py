@@ -306,6 +306,29 @@ def test_a_certificate_that_is_no_good_leaves_the_one_before_in_force(
         await_fact(lambda: product.get("/router/status")["tls"]["last_error"] is None)
 
 
+def test_a_worker_that_replaces_a_dead_one_has_the_certificates_of_the_start(
+    backend: ScriptedBackend, ca: Authority, tmp_path: Path
+) -> None:
+    shown = ca.issue("inherited", HOST)
+    one = {"name": "one", "url": backend.url}
+    with start(tmp_path, one, trust=ca.trust(), workers=2, **edge(shown)) as product:
+        before = serial(product.port, ca.trust())
+        shown.cert.write_text("half a certificate", encoding="utf-8")
+        pids = {worker["pid"] for worker in product.get("/router/status")["workers"]}
+        os.kill(pids.pop(), signal.SIGKILL)
+
+        def are_two() -> bool:
+            try:
+                now = {worker["pid"] for worker in product.get("/router/status")["workers"]}
+            except OSError:  # what the dead one had not yet taken goes with it
+                return False
+            return len(now) == 2 and pids < now
+
+        await_fact(are_two)
+        assert {serial(product.port, ca.trust()) for _ in range(8)} == {before}
+        assert post(product).status_code == 200
+
+
 async def test_without_uvloop_a_client_of_plain_http_is_told_as_well(
     server: Pair, tmp_path: Path
 ) -> None:
