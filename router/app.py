@@ -29,6 +29,7 @@ from router import (
     nesting,
     reading,
     retention,
+    tls,
     trained,
     trials,
 )
@@ -195,12 +196,14 @@ class App:
         taken: Signature | None = None,
         resolve: Resolver | None = None,
         place: Place | None = None,
+        contexts: tls.Contexts | None = None,
     ) -> None:
         """`read` gives the configuration anew, as it was read before; left out: the file alone.
 
         `fallback` is in force where the policy's file is broken by now: this worker may take
         the place of one that died. `taken`: of the configuration's file, when it was read.
-        `place`: among several workers.
+        `place`: among several workers. `contexts`: likewise, with certificates that were good when
+        all of it began.
         """
         self.loop = asyncio.get_running_loop()
         self.started_at = time.time()
@@ -211,6 +214,7 @@ class App:
         policy, fault = _first_policy(self.policy_path, fallback)
         taken += signature_of(policy.beside)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tls = contexts or tls.Contexts(config_path)
         self.fleet = Fleet(
             config,
             config_path,
@@ -218,6 +222,7 @@ class App:
             resolve=resolve or discovery.system_resolver(self.loop),
             spawn=self._spawn,
             labels=labels or {},
+            contexts=self.tls,
         )
         log_folder = configs.beside(config_path, config.log.dir)
         # Two waits between the end of a request and its line on the disk: one interval in all.
@@ -272,7 +277,9 @@ class App:
         self.config_keeper = ConfigKeeper(
             config_path,
             config,
-            read or (lambda: reading.elsewhere(configs.load, config_path)),
+            functools.partial(
+                self._read, read or (lambda: reading.elsewhere(configs.load, config_path))
+            ),
             self._change_to,
             lambda: self.pipeline.live.policy,
             Turns(one_at_a_time),
@@ -338,7 +345,10 @@ class App:
                 self.metrics,
                 Turns(asyncio.Lock()),
             )
+        #: where we listen, with what serves a connection there
+        self._doors: list[tuple[socket.socket, Callable[[], asyncio.Protocol]]] = []
         self._servers: list[asyncio.Server] = []
+        self._opening = asyncio.Lock()
 
     @property
     def config(self) -> Config:
@@ -410,6 +420,21 @@ class App:
         rates = self.pipeline.rates
         return {one.name: toll_told(one.allowance, rates.look(one)) for one in self._limited()}
 
+    def certificates(self) -> dict[str, Any] | None:
+        """Of this worker, for the status; reads the edge's file. None where TLS is not spoken."""
+        server = self.config.server
+        if not self.tls.files:
+            return None
+        told: dict[str, Any] = {"edge": None, "last_error": self.tls.last_error}
+        if server.tls_cert is not None:
+            path = self.config_keeper.path
+            told["edge"] = {
+                "file": server.tls_cert,
+                "asks_clients": server.tls_client_ca is not None,
+                **tls.told(server, path),
+            }
+        return told
+
     def _report(self) -> Report:
         """How this worker is now."""
         now = time.time()
@@ -465,10 +490,11 @@ class App:
             self._spawn(self._keep_spending())
         await self.fleet.start(self._use)
         doors = [(sock, Door.CLIENTS if admin_sockets else Door.ALL) for sock in sockets]
-        for sock, door in [*doors, *((sock, Door.OPERATORS) for sock in admin_sockets)]:
-            connect = functools.partial(self.hub.connection, door)
-            self._servers.append(await self.loop.create_server(connect, sock=sock, backlog=1024))
+        doors += [(sock, Door.OPERATORS) for sock in admin_sockets]
+        self._doors = [(sock, functools.partial(self.hub.connection, door)) for sock, door in doors]
+        await self._open_edge()
         self._spawn(self._keep_config())
+        self._spawn(self._keep_certificates())
         self._spawn(self.referee.run())
         if self.config.policy.watch:
             settle_s = self.config.policy.settle_ms / 1e3
@@ -477,6 +503,28 @@ class App:
             if (keys := self.keys_keeper) is not None:
                 path = keys.path
                 self._spawn(watch(lambda: [path], self._keys_taken, settle_s, keys.reload))
+
+    async def _open_edge(self) -> None:
+        """Accept connections, with the certificates that are in force now.
+
+        Those that are open go on with theirs. Both listen on the same sockets for a moment, so
+        that nobody finds the door closed.
+        """
+        async with self._opening:
+            holder = self.tls.for_edge(self.config.server)
+            options: dict[str, Any] = {"backlog": 1024}
+            if holder is not None:
+                options["ssl"] = holder.context
+                options["ssl_handshake_timeout"] = self.config.server.head_timeout_s
+                options["ssl_shutdown_timeout"] = tls.SHUTDOWN_S
+            opened: list[asyncio.Server] = []
+            for sock, connect in self._doors:
+                # A server closes its socket at its end, and there may be another one after it.
+                mine = sock if holder is None else sock.dup()
+                opened.append(await self.loop.create_server(connect, sock=mine, **options))
+            for server in self._servers:
+                server.close()
+            self._servers = opened
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
@@ -538,7 +586,28 @@ class App:
             await self.keys_keeper.reload()
         await self.config_keeper.reload()
         await self._take_policy()
+        await self._take_certificates()
         return self.keeper.last_error
+
+    async def _take_certificates(self) -> None:
+        if await asyncio.to_thread(self.tls.renew):
+            await self._open_edge()
+
+    async def _keep_certificates(self) -> None:
+        """Follow the files of certificates, which programs of their own renew.
+
+        At first they are looked at once more: for a worker that took the place of one that died,
+        they were read long ago.
+        """
+
+        def files() -> tuple[Path, ...]:
+            return (self.config_keeper.path, *self.tls.files)  # the first names the others
+
+        taken = signature_of(files())
+        await self._take_certificates()
+        if self.config.policy.watch:
+            settle_s = self.config.policy.settle_ms / 1e3
+            await watch(files, taken, settle_s, self._take_certificates)
 
     async def _take_policy(self) -> None:
         before = self.pipeline.live.policy
@@ -564,8 +633,15 @@ class App:
             settle_s = self.config.policy.settle_ms / 1e3
             await watch(lambda: (path,), taken, settle_s, self._take_config)
 
+    def _read(self, read: Callable[[], Config]) -> Config:
+        """The file as it is now, with certificates that can be used. Raises FileFault."""
+        config = read()
+        self.tls.prepare(config)
+        return config
+
     async def _change_to(self, config: Config) -> None:
         await self.fleet.change_to(config)
+        self.tls.keep_only(config)
         self.pipeline.rules = _rules(config)
         self.pipeline.live = msgspec.structs.replace(self.pipeline.live, **_said(config))
 
@@ -581,8 +657,12 @@ class App:
     async def drain(self, hurry: asyncio.Event) -> None:
         """Nothing new; what runs may finish within the grace, then it is told to end."""
         self.pipeline.is_draining = True
-        for server in self._servers:
-            server.close()
+        async with self._opening:
+            doors, self._doors = self._doors, []
+            for server in self._servers:
+                server.close()
+            for sock, _ in doors:
+                sock.close()
         self.hub.close_idle()
         deadline = self.loop.time() + self.config.server.grace_s
         while self.pipeline.active and not hurry.is_set() and self.loop.time() < deadline:
@@ -753,10 +833,11 @@ def listen(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     return sockets
 
 
-def address_of(sock: socket.socket) -> str:
+def address_of(sock: socket.socket, *, has_tls: bool = False) -> str:
     """The URL of a bound socket."""
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if has_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def serve(
@@ -772,6 +853,7 @@ async def serve(
     taken: Signature | None = None,
     beside: Callable[[App, asyncio.Event], Any] | None = None,
     place: Place | None = None,
+    contexts: tls.Contexts | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the grace.
 
@@ -786,6 +868,7 @@ async def serve(
         fallback=fallback,
         taken=taken,
         place=place,
+        contexts=contexts,
     )
     del fallback  # its examples are large, and what they came to is in force
     stop, hurry = asyncio.Event(), asyncio.Event()

@@ -144,6 +144,25 @@ class Server(Table):
         description='Web pages that may ask from a browser: origins, as https://app.example; "*" '
         "is any.",
     )
+    tls_cert: str | None = Field(
+        default=None,
+        description="Certificate of this server, PEM, with those between it and its issuer; then "
+        "it speaks HTTPS alone.",
+    )
+    tls_key: str | None = Field(
+        default=None, description="Its private key, PEM; left out: in the same file."
+    )
+    tls_client_ca: str | None = Field(
+        default=None,
+        description="Whose certificates clients must show, PEM; left out: they need none.",
+    )
+
+    @model_validator(mode="after")
+    def _has_certificate(self) -> Self:
+        for key in ("tls_key", "tls_client_ca"):
+            if getattr(self, key) is not None and self.tls_cert is None:
+                raise ValueError(f"{key} is of no use without tls_cert")
+        return self
 
     @field_validator("workers")
     @classmethod
@@ -324,6 +343,22 @@ class Backend(Table):
     api_key_env: str | None = Field(
         default=None, description="Environment variable with the key that this backend wants."
     )
+    ca_file: str | None = Field(
+        default=None,
+        description="Who may have issued the certificate of an https server, PEM, and nobody "
+        "else; left out: whom this system trusts.",
+    )
+    tls_server_name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._:-]+$",
+        description="The name that its certificate must be for; left out: that of the url.",
+    )
+    client_cert: str | None = Field(
+        default=None, description="Certificate that we show this server, PEM."
+    )
+    client_key: str | None = Field(
+        default=None, description="Its private key, PEM; left out: in the same file."
+    )
     connect_timeout_s: float = Field(default=2, gt=0, description="To open a connection, seconds.")
     timeout_s: float = Field(
         default=300, gt=0, description="To the first byte of the answer, seconds."
@@ -373,8 +408,15 @@ class Backend(Table):
     def _can_discover(self) -> Self:
         if self.discover and self.launch is not None:
             raise ValueError("discover finds servers that are run elsewhere; launch starts one")
-        if self.discover and self.is_tls:
-            raise ValueError("discover wants http: what it finds are addresses without a name")
+        return self
+
+    @model_validator(mode="after")
+    def _has_use_for_certificates(self) -> Self:
+        for key in ("ca_file", "tls_server_name", "client_cert", "client_key"):
+            if getattr(self, key) is not None and not self.is_tls:
+                raise ValueError(f"{key} is for a url with https://")
+        if self.client_key is not None and self.client_cert is None:
+            raise ValueError("client_key is of no use without client_cert")
         return self
 
     @property
@@ -384,6 +426,11 @@ class Backend(Table):
     @property
     def is_tls(self) -> bool:
         return urlsplit(self.url).scheme == "https"
+
+    @property
+    def tls_name(self) -> str:
+        """Whom its certificate must be for."""
+        return self.tls_server_name or self.host
 
     @property
     def port(self) -> int:

@@ -77,7 +77,10 @@ def at(backend: Backend, address: str) -> Backend:
     host = f"[{address}]" if ":" in address else address
     url = urlsplit(backend.url)._replace(netloc=f"{host}:{backend.port}").geturl()
     name = f"{backend.name}-{address.replace(':', '_')}"
-    return backend.model_copy(update={"name": name, "url": url, "discover": False})
+    # An address is on no certificate: the name that led there is what it must be for.
+    tls_name = backend.tls_name if backend.is_tls else None
+    update = {"name": name, "url": url, "discover": False, "tls_server_name": tls_name}
+    return backend.model_copy(update=update)
 
 
 def system_resolver(loop: asyncio.AbstractEventLoop) -> Resolver:

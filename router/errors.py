@@ -13,7 +13,8 @@
     ├── Overloaded             429, our own limits
     │   └── RateLimited        429, a key's limits (OutOfBudget: none left for today)
     ├── TooManyConnections     503   (TooManyFromAddress 429)
-    ├── BackendError           502   (BackendRefused: nothing was sent; AnswerTooLarge)
+    ├── BackendError           502   (BackendRefused, BackendUntrusted: nothing was sent;
+    │   │                                 AnswerTooLarge)
     │   └── BackendTimeout     504
     └── NoBackend              503
 
@@ -85,6 +86,12 @@ class BadRequestHead(ClientError):
     """HTTP that cannot be read, or must not be (smuggling)."""
 
     code = "invalid_http"
+
+
+class TlsOnPlainPort(BadRequestHead):
+    """A TLS handshake where plain HTTP is spoken."""
+
+    code = "tls_on_plain_port"
 
 
 class BadKey(ClientError):
@@ -212,6 +219,12 @@ class BackendError(RouterError):
 
 class BackendRefused(BackendError):
     """No connection: the request never left us, so another backend may have it."""
+
+
+class BackendUntrusted(BackendRefused):
+    """No connection, as one side does not accept the other's certificate or speaks no TLS."""
+
+    code = "backend_tls_error"
 
 
 class BackendTimeout(BackendError):

@@ -34,6 +34,7 @@ from router.chat import Endpoint
 from router.errors import (
     BackendError,
     BackendsUnreachable,
+    BackendUntrusted,
     ContextLength,
     Draining,
     Forbidden,
@@ -467,7 +468,8 @@ class Exchange:
         if self.is_over:
             return
         slot = self.slot
-        was_stale = may_retry and self.sent_at is not None
+        is_untrusted = isinstance(fault, BackendUntrusted)
+        was_stale = may_retry and self.sent_at is not None and not is_untrusted
         if slot is not None and not was_stale:
             self.observe("failed" if fault.tells_of_health else "client")
         if self.answering.has_begun:
@@ -477,9 +479,10 @@ class Exchange:
             self._note_failed("stale")
             self._try(again=slot)  # a kept-alive connection that had died
         elif may_retry and self._may_go_on():
-            self._note_failed("unreachable")
+            self.sent_at = None
+            self._note_failed("untrusted" if is_untrusted else "unreachable")
             self._try()
-        elif may_retry:
+        elif may_retry and not is_untrusted:
             self.refuse(
                 BackendsUnreachable("No backend can be reached.", retry_after_s=_RETRY_AFTER_S)
             )

@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from router import dialects, discovery, probe
+from router import dialects, discovery, probe, tls
 from router.acquaintance import Acquaintances
 from router.config import Backend, Config
 from router.discovery import Resolver, Sightings
 from router.drains import Drains
-from router.errors import BackendError
+from router.errors import BackendError, BackendUntrusted
 from router.ports import Upstream
 from router.upstream import BackendUpstream
 from router.verdict import Live, Slot
@@ -37,7 +37,10 @@ _DRAINS_S = 0.25
 #: an engine that compiles for its first prompt takes that long; then users have to wait with it
 _WARM_UP_S = 30.0
 #: settings that make another server of it, as far as we know it
-_IDENTITY = ("url", "dialect", "model", "context", "api_key_env")
+_IDENTITY = (
+    *("url", "dialect", "model", "context", "api_key_env"),
+    *("ca_file", "tls_server_name", "client_cert", "client_key"),
+)
 
 
 def slot_of(backend: Backend, upstream: Upstream) -> Slot:
@@ -59,12 +62,18 @@ def slot_of(backend: Backend, upstream: Upstream) -> Slot:
 class _Member:
     """A backend in use: its slot and the ways to it."""
 
-    def __init__(self, backend: Backend, origin: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        origin: str,
+        loop: asyncio.AbstractEventLoop,
+        holder: tls.Holder | None,
+    ) -> None:
         self.origin = origin  # what the configuration calls it
-        self.upstream = BackendUpstream(backend, loop)
+        self.upstream = BackendUpstream(backend, loop, holder)
         # Checks have their own connections: they must neither wait for requests nor
         # count as load.
-        self.checks = BackendUpstream(backend, loop)
+        self.checks = BackendUpstream(backend, loop, holder)
         self.slot = slot_of(backend, self.upstream)
         self.watch: asyncio.Task[None] | None = None
 
@@ -98,6 +107,7 @@ class Fleet:
         resolve: Resolver,
         spawn: Callable[[Any], asyncio.Task[None]],
         labels: Mapping[str, str],
+        contexts: tls.Contexts,
     ) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
@@ -105,6 +115,7 @@ class Fleet:
         self._resolve = resolve
         self._spawn = spawn
         self._labels = labels
+        self._contexts = contexts
         self._put: Callable[[Pools], None] = lambda pools: None
         self._joining: list[_Member] = []
         self._leaving: list[_Member] = []
@@ -236,7 +247,8 @@ class Fleet:
         for backend, origin in discovery.expanded(config.backends, addresses).values():
             member = self._members.get(backend.name)
             if member is None or _identity(member.backend) != _identity(backend):
-                member = _Member(backend, origin, self._loop)
+                holder = self._contexts.for_backend(backend)
+                member = _Member(backend, origin, self._loop, holder)
                 member.slot.label = self._labels.get(backend.name)
             member.origin = origin
             recruited.append((backend, member))
@@ -400,6 +412,8 @@ class Fleet:
                     break
         except TimeoutError:
             return False, "does not answer"
+        except BackendUntrusted as fault:
+            return False, fault.message
         except BackendError:
             return False, "cannot be reached"
         if answer.status < 500 and answer.status != 404:

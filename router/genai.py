@@ -12,7 +12,14 @@ from collections.abc import Callable, Collection, Mapping
 
 from router.catalogue import CONVENTIONS, Labels
 from router.chat import ENDPOINTS, OTHER
-from router.errors import BackendError, BackendTimeout, NoBackend, Overloaded, RouterError
+from router.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUntrusted,
+    NoBackend,
+    Overloaded,
+    RouterError,
+)
 from router.exposition import Histogram
 from router.record import Record
 
@@ -26,7 +33,11 @@ _OPERATIONS: Mapping[str, str] = {
 #: ends of a request that are a fault of the service, not of its client
 _FAULTS = frozenset({"upstream_error", "upstream_timeout", "router_error", "rejected"})
 _CODES = frozenset(
-    kind.code for kind in (RouterError, BackendError, BackendTimeout, NoBackend, Overloaded)
+    kind.code
+    for kind in (
+        *(RouterError, BackendError, BackendUntrusted, BackendTimeout),
+        *(NoBackend, Overloaded),
+    )
 )
 #: requests of one kind that may wait to be sorted into buckets: some 50 µs of work
 _ROWS = 64

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -41,3 +43,25 @@ def _shown(text: str) -> str:
         letter if letter.isprintable() or letter == "\n" else f"\\x{ord(letter):02x}"
         for letter in text
     )
+
+
+class Seldom:
+    """Lets a line be written at most once in a while: what strangers can cause fills no disk."""
+
+    def __init__(self, pause_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pause_s = pause_s
+        self._clock = clock
+        self._told: dict[str, tuple[float, int]] = {}  # when last, and how many since
+
+    def due(self, what: str) -> int | None:
+        """How many were left out since the last line of this; None if this is to be, too.
+
+        `what` is one of few: each is remembered.
+        """
+        now = self._clock()
+        at, left_out = self._told.get(what, (float("-inf"), 0))
+        if now - at < self._pause_s:
+            self._told[what] = at, left_out + 1
+            return None
+        self._told[what] = now, 0
+        return left_out

@@ -11,16 +11,21 @@ request, moved at every piece of a stream, would be the larger half of the work.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
 import structlog
 
-from router import wire
+from router import tls, wire
 from router.config import Backend
-from router.errors import AnswerTooLarge, BackendError, BackendRefused, BackendTimeout
+from router.errors import (
+    AnswerTooLarge,
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    BackendUntrusted,
+)
 from router.message import AnswerHead
 from router.ports import AnswerListener
 
@@ -37,12 +42,19 @@ _INTERIM_LIMIT = 16
 class BackendUpstream:
     """The way to one backend: its connections and what is in flight on them."""
 
-    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        loop: asyncio.AbstractEventLoop,
+        holder: tls.Holder | None = None,
+    ) -> None:
+        """`holder` is how TLS is spoken to a backend of https."""
+        assert (holder is not None) == backend.is_tls
         self.backend = backend
         self.inflight = 0
         self.answer_limit = int(backend.answer_limit_mb * 2**20)  # bytes
         self._loop = loop
-        self._tls = ssl.create_default_context() if backend.is_tls else None
+        self._tls = holder
         self._idle: deque[_Connection] = deque()
         self._attempts: set[_Attempt] = set()
         self._connecting: set[asyncio.Future[None]] = set()
@@ -79,17 +91,19 @@ class BackendUpstream:
         return None
 
     async def _connect(self, attempt: _Attempt) -> None:
-        backend = self.backend
+        backend, holder = self.backend, self._tls
         try:
             async with asyncio.timeout(backend.connect_timeout_s):
                 _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self), backend.host, backend.port, ssl=self._tls
+                    lambda: _Connection(self),
+                    backend.host,
+                    backend.port,
+                    ssl=holder.context if holder is not None else None,
+                    server_hostname=backend.tls_name if holder is not None else None,
                 )
         except (OSError, TimeoutError) as error:
             log.warning("backend refused", backend=backend.name, error=_short(error))
-            attempt.fail(
-                BackendRefused(f"The backend {backend.name!r} cannot be reached."), may_retry=True
-            )
+            attempt.fail(_refusal(backend.name, error), may_retry=True)
             return
         if attempt.is_over:  # the client left meanwhile
             connection.transport.abort()
@@ -311,6 +325,14 @@ class _Attempt:
             self.listener.on_end()
             return
         name = self._upstream.backend.name
+        if self._head is None and not self._buffer and error is not None:
+            # Since TLS 1.3 a server says only after the handshake that it wants another
+            # certificate of us, or one at all.
+            refusal = _refusal(name, error)
+            if isinstance(refusal, BackendUntrusted):
+                log.warning("backend refused", backend=name, error=_short(error))
+                self.fail(refusal, may_retry=True)
+                return
         # An idle connection that the server had closed is lost at once. One that is lost later
         # took the request with it, which may be why, so no other backend shall have it.
         is_prompt = self._upstream.now() - self._started_at < _STALE_S
@@ -405,6 +427,13 @@ class _Connection(asyncio.Protocol):
             self.attempt.on_lost(self, exc)
         else:
             self._upstream.forget(self)
+
+
+def _refusal(name: str, error: Exception) -> BackendRefused:
+    why = tls.why_untrusted(error)
+    if why is not None:
+        return BackendUntrusted(f"The backend {name!r} is not spoken to: {why}.")
+    return BackendRefused(f"The backend {name!r} cannot be reached.")
 
 
 def _short(error: BaseException) -> str:

@@ -18,7 +18,14 @@ from typing import Final, NamedTuple
 
 import httptools
 
-from router.errors import BadRequestHead, HeadTooLarge, RouterError, TargetTooLong, TooLarge
+from router.errors import (
+    BadRequestHead,
+    HeadTooLarge,
+    RouterError,
+    TargetTooLong,
+    TlsOnPlainPort,
+    TooLarge,
+)
 from router.message import AnswerHead, Header, Request
 
 #: hop-by-hop (RFC 9110 §7.6.1) and what belongs to our own connection only
@@ -222,6 +229,8 @@ class RequestReader:
         except httptools.HttpParserCallbackError as error:
             raise self._fault or BadRequestHead("The request cannot be read.") from error
         except httptools.HttpParserError as error:
+            if data.startswith(_TLS_HANDSHAKE) and self._head_size <= len(data):
+                raise TlsOnPlainPort("This port speaks plain HTTP: use http://.") from None
             raise BadRequestHead(f"The request is not valid HTTP: {error}.") from None
         return b""
 
@@ -388,6 +397,8 @@ class RequestReader:
         raise fault
 
 
+#: the kind of record that TLS begins with; no word of HTTP does
+_TLS_HANDSHAKE = b"\x16"
 _PLAIN_REQUEST = re.compile(rb"POST (/[A-Za-z0-9/._~%?&=:@!$'()*+,;-]*) HTTP/1\.1")
 #: no odd white space, no bytes but ASCII: how lines look that anybody means
 _PLAIN_HEADER = re.compile(rb"([A-Za-z0-9-]+): ([!-~](?:[ -~]*[!-~])?)")

@@ -21,7 +21,7 @@ import structlog
 
 from router import app as apps
 from router import config as configs
-from router import keeping, programlog, trained
+from router import keeping, programlog, tls, trained
 from router import policy as policies
 from router.boards import Board
 from router.census import Place
@@ -62,6 +62,8 @@ class Workers:
         self._labels = labels
         self._read = read
         self._beside = beside
+        #: made before workers are forked: one that dies later finds files that may be bad by then
+        self._contexts = tls.Contexts(config_path)
 
     def run(self) -> int:
         programlog.set_up()
@@ -72,6 +74,10 @@ class Workers:
                 raise FileFault(str(self._config_path), mistakes)
             if not self._can_begin():
                 return 1
+            self._contexts.for_edge(server)
+            self._contexts.prepare(self._config)
+            if (remark := tls.remark(server, self._config_path)) is not None:
+                log.warning("certificate", file=server.tls_cert, remark=remark[1])
             listening = f"{server.host}:{server.port}"
             sockets = apps.listen(server.host, server.port, shared=count > 1)
             admin_sockets = []
@@ -88,8 +94,9 @@ class Workers:
                 file=sys.stderr,
             )
             return 1
-        address = apps.address_of(sockets[0])
-        admin = apps.address_of(admin_sockets[0]) if admin_sockets else None
+        has_tls = server.tls_cert is not None
+        address = apps.address_of(sockets[0], has_tls=has_tls)
+        admin = apps.address_of(admin_sockets[0], has_tls=has_tls) if admin_sockets else None
         if count == 1:
             self._serve(
                 sockets, admin_sockets, lambda: self._announce(address, admin, self._config)
@@ -149,6 +156,7 @@ class Workers:
                     taken=self._taken,
                     beside=self._beside,
                     place=place,
+                    contexts=self._contexts,
                 )
             )
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router import wire
-from router.errors import BadRequestHead, HeadTooLarge, RouterError, TargetTooLong, TooLarge
+from router.errors import (
+    BadRequestHead,
+    HeadTooLarge,
+    RouterError,
+    TargetTooLong,
+    TlsOnPlainPort,
+    TooLarge,
+)
 from router.message import Request
 from router.wire import BadAnswer, ChunkedBody, LengthBody, RequestReader, UntilCloseBody
 from tests.support.strategies import cut, cut_points
@@ -145,7 +152,8 @@ BAD: dict[str, tuple[bytes, type[RouterError]]] = {
     "HTTP/0.9": (b"GET /\r\n\r\n", BadRequestHead),
     "HTTP/1.2": (b"GET / HTTP/1.2\r\nHost: h\r\n\r\n", BadRequestHead),
     "HTTP/2 with prior knowledge": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", BadRequestHead),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", BadRequestHead),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", TlsOnPlainPort),
+    "what TLS begins with, in a header": (b"GET / HTTP/1.1\r\n\x16\x03: 1\r\n\r\n", BadRequestHead),
     "a tunnel": (b"CONNECT h:443 HTTP/1.1\r\nHost: h\r\n\r\n", BadRequestHead),
     "an unknown method": (b"FETCH / HTTP/1.1\r\nHost: h\r\n\r\n", BadRequestHead),
     "a chunk size that is none": (CHUNKED + b"xyz\r\n", BadRequestHead),

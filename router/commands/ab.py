@@ -189,7 +189,7 @@ class _Run:
 
     async def make(self) -> None:
         args = self._args
-        async with Asker(timeout_s=args.timeout) as asker:
+        async with Asker(timeout_s=args.timeout, trust=args.trust) as asker:
             arms, self._backend, self._policies = await sides.arms(
                 args, self._names, asker, self._questions[0]
             )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from router import tls
 from router.measure import prompts
 from router.measure.prompts import BadPrompts, Prompt
+from router.tomlfile import FileFault
 
 
 class Usage(Exception):
@@ -54,6 +57,13 @@ def add(parser: argparse.ArgumentParser, *, count: int) -> None:
     )
     parser.add_argument(
         "--key-env", metavar="NAME", help="environment variable with the key to ask with"
+    )
+    parser.add_argument(
+        "--ca-file",
+        dest="trust",
+        type=_trust,
+        metavar="FILE",
+        help="who issued the certificates of https servers, PEM (default: whom this system trusts)",
     )
     parser.add_argument(
         "--note",
@@ -101,6 +111,13 @@ def _param(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{value!r} is not JSON") from None
+
+
+def _trust(text: str) -> ssl.SSLContext:
+    try:
+        return tls.asking(Path(text))
+    except FileFault as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from None
 
 
 def at_least(low: float, kind: Callable[[str], Any]) -> Callable[[str], Any]:

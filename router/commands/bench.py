@@ -135,7 +135,7 @@ class _Run:
 
     async def make(self) -> None:
         args = self._args
-        async with Asker(timeout_s=args.timeout) as asker:
+        async with Asker(timeout_s=args.timeout, trust=args.trust) as asker:
             arms = [arm if args.model else await _with_model(arm, asker) for arm in _arms(args)]
             self._names = [arm.name for arm in arms]
             await load.warm_up(asker, self._questions, arms, args.warmup)

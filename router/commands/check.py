@@ -6,13 +6,14 @@ Faults make it fail; notes are worth a look.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 from pathlib import Path
 
 from router import app as apps
 from router import config as configs
-from router import keyfile, policycheck, tomlfile
+from router import keyfile, policycheck, tls, tomlfile
 from router import policy as policies
 from router.commands import left, offline, options
 from router.config import Config
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
             *_findings(policy, config),
             *_launches(policy, config, args.config),
             *_keys(policy, config, args.config),
+            *_certificates(config, args.config),
         ]
     except FileFault as fault:
         file = None if fault.name == str(path) else fault.name
@@ -94,6 +96,23 @@ def _keys(policy: Policy, config: Config, path: Path) -> list[Finding]:
     if keyring is not None and admin is not None and keyring.knows(os.environ[admin].encode()):
         text = "the same key opens both: whoever asks a model may also change the router"
         found.append(Finding("fault", Mistake("server.admin_key_env", None, text), str(path)))
+    return found
+
+
+def _certificates(config: Config, path: Path) -> list[Finding]:
+    """Certificates that cannot be used, or not for long."""
+    contexts = tls.Contexts(path)
+    found = []
+    wanted = [functools.partial(contexts.for_edge, config.server)]
+    for load in (*wanted, *(functools.partial(contexts.for_backend, b) for b in config.backends)):
+        try:
+            load()
+        except FileFault as fault:
+            found += [Finding("fault", mistake, fault.name) for mistake in fault.mistakes]
+    if not found and (remark := tls.remark(config.server, path)) is not None:
+        is_fault, text = remark
+        mistake = Mistake("server.tls_cert", None, text)
+        found.append(Finding("fault" if is_fault else "note", mistake, str(path)))
     return found
 
 

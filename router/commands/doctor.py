@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import ssl
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from router import capabilities, dialects, doctor, report_text, trained
+from router import capabilities, dialects, discovery, doctor, report_text, tls, trained
 from router import config as configs
 from router import policy as policies
 from router.commands import options
@@ -38,6 +39,8 @@ class _Target(NamedTuple):
     dialect: str | None  # None: asked
     key_env: str | None
     pool: str | None  # None: all scenarios are for it
+    trust: ssl.SSLContext | None = None
+    tls_name: str | None = None
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +148,9 @@ def _wanted(args: argparse.Namespace) -> tuple[list[_Target], Policy | None]:
     config = configs.load(args.config, flags=options.given(args))
     policy = policies.load(configs.policy_path(args.config, config), lightly=True)
     if args.url is not None:
-        return [_given(args)], policy
+        # The router itself asks like this, for a backend that it knows how to speak to.
+        known = next((b for each in config.backends if (b := _as(each, args.url))), None)
+        return [_given(args)._replace(**_trust(args, known))], policy
     return [_configured(args, backend) for backend in config.backends], policy
 
 
@@ -169,7 +174,23 @@ def _configured(args: argparse.Namespace, backend: Backend) -> _Target:
         args.dialect or dialect,
         args.key_env or backend.api_key_env,
         backend.pool,
+        **_trust(args, backend),
     )
+
+
+def _as(backend: Backend, url: str) -> Backend | None:
+    """This backend, or the one at an address of its name, if that is what the url leads to."""
+    if backend.discover and _is_url(url):
+        backend = discovery.at(backend, str(urlsplit(url).hostname))
+    return backend if backend.url == url else None
+
+
+def _trust(args: argparse.Namespace, backend: Backend | None) -> dict[str, Any]:
+    """How TLS is spoken to it, as the configuration says. Raises FileFault."""
+    holder = tls.Contexts(args.config).for_backend(backend) if backend is not None else None
+    if backend is None or holder is None:
+        return {}
+    return {"trust": holder.context, "tls_name": backend.tls_name}
 
 
 def _examined(args: argparse.Namespace, target: _Target) -> Report:
@@ -179,7 +200,9 @@ def _examined(args: argparse.Namespace, target: _Target) -> Report:
     if target.key_env is not None and not (key := os.environ.get(target.key_env)):
         raise DoctorError(f"the environment variable {target.key_env} is not set")
     limits = {"timeout_s": args.timeout, "limit_s": args.limit}
-    with doctor.Asker(target.url, key=key, **limits) as asker:
+    with doctor.Asker(
+        target.url, key=key, trust=target.trust, tls_name=target.tls_name, **limits
+    ) as asker:
         return doctor.examine(asker, model=target.model, dialect=target.dialect)
 
 

@@ -6,9 +6,11 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
-from router import keyfile
+from router import config as configs
+from router import keyfile, tls
 from router.config import Config
 from router.report_text import plain
 
@@ -25,18 +27,26 @@ QUESTIONS = (
 _LIMIT = 96
 
 
-async def give(address: str, config: Config) -> None:
+async def give(address: str, config: Config, config_path: Path) -> None:
     """Ask each question through the router and print what came of it."""
     import httpx
 
+    server, has_keys = config.server, config.auth.has_keys
+    if server.tls_client_ca is not None:
+        print("\nno tour: clients must show a certificate, and we have none to show", flush=True)
+        print(lines_to_paste(address, None, has_keys=has_keys), flush=True)
+        return
     key = _known_key(config)
-    if config.auth.has_keys and key is None:
+    if has_keys and key is None:
         print("\nclients are asked for keys, which are kept as hashes: no tour without one")
         print(lines_to_paste(address, None, has_keys=True), flush=True)
         return
     headers = {"authorization": f"Bearer {key}"} if key is not None else {}
+    # Whatever name the certificate is for: we ask the very server that we have started.
+    cert = server.tls_cert
+    trust: Any = tls.pinned(configs.beside(config_path, cert)) if cert is not None else True
     async with httpx.AsyncClient(
-        base_url=address, headers=headers, timeout=300, trust_env=False
+        base_url=address, headers=headers, timeout=300, trust_env=False, verify=trust
     ) as client:
         for kind, question in QUESTIONS:
             print(f"\n--- {kind}: {question}", flush=True)
@@ -46,7 +56,7 @@ async def give(address: str, config: Config) -> None:
                 print(f"no answer: {type(error).__name__} {error}", flush=True)
         models = (await client.get("/v1/models")).json()["data"]
     real = [model for model in models if model["owned_by"] != "scenario-router"]
-    print(lines_to_paste(address, real, has_keys=config.auth.has_keys), flush=True)
+    print(lines_to_paste(address, real, has_keys=has_keys), flush=True)
 
 
 def _known_key(config: Config) -> str | None:

@@ -115,7 +115,7 @@ class _Launching:
                         children.append(child)
                         group.create_task(child.run())
                 if not self._args.no_tour:
-                    await tour.give(self._address, app.config)
+                    await tour.give(self._address, app.config, self._args.config)
         finally:
             await _stop(children)
 

@@ -5,6 +5,7 @@ A fresh connection each: what is asked about is the server, not its keep-alive.
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Self
@@ -68,8 +69,14 @@ class Asker:
         timeout_s: float = 30.0,
         limit_s: float = float("inf"),
         clock: Callable[[], float] = time.monotonic,
+        trust: ssl.SSLContext | None = None,
+        tls_name: str | None = None,
     ) -> None:
-        """Each question may take `timeout_s`, all of them together `limit_s` from now."""
+        """Each question may take `timeout_s`, all of them together `limit_s` from now.
+
+        `trust` is how an https server is verified, `tls_name` whom its certificate must be for;
+        left out: by what this system trusts, and the host of its url.
+        """
         self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.timeout_s = timeout_s
         self._clock = clock
@@ -77,9 +84,11 @@ class Asker:
         if key is not None and not (key.isascii() and key.isprintable()):
             raise DoctorError("the key holds what no header can carry")
         headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._extensions = {"sni_hostname": tls_name} if tls_name is not None else {}
         self._client = httpx.Client(
             headers=headers,
             trust_env=False,
+            verify=trust if trust is not None else ssl.create_default_context(),
             limits=httpx.Limits(max_keepalive_connections=0),
         )
 
@@ -110,7 +119,12 @@ class Asker:
         late = f"no answer within {deadline - now:.3g} s"
         try:
             with self._client.stream(
-                method, self.url + path, content=body, headers=headers, timeout=deadline - now
+                method,
+                self.url + path,
+                content=body,
+                headers=headers,
+                timeout=deadline - now,
+                extensions=self._extensions,
             ) as reply:
                 read = b""
                 for piece in reply.iter_bytes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -99,13 +100,21 @@ class _Got:
 class Asker:
     """Asks servers over connections that it keeps. `async with Asker() as asker: …`"""
 
-    def __init__(self, *, timeout_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        """`trust` is how servers of https are verified; by what this system trusts if left out."""
         self.clock = clock
         self._timeout_s = timeout_s
         self._began = clock()
         self._client = httpx.AsyncClient(
             timeout=None,
             trust_env=False,
+            verify=trust if trust is not None else ssl.create_default_context(),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
 

@@ -24,6 +24,7 @@ from router.errors import (
     InvalidJson,
     RequestTimeout,
     RouterError,
+    TlsOnPlainPort,
     TooManyConnections,
     TooManyFromAddress,
 )
@@ -32,6 +33,7 @@ from router.keyring import Grant, Keyring
 from router.message import Request
 from router.pipeline import Pipeline
 from router.ports import Order
+from router.programlog import Seldom
 from router.server.packed import decompressed
 from router.server.plain import OPERATORS, Door, Page, headers_of
 from router.visitors import Guard
@@ -118,6 +120,7 @@ class PlainPages(Protocol):
 
 
 log = structlog.get_logger(__name__)
+_seldom = Seldom(10.0)
 
 _REASONS = {
     200: "OK",
@@ -234,6 +237,8 @@ class Connection(asyncio.Protocol):
         try:
             self._reader.feed(data)
         except ClientError as fault:
+            if isinstance(fault, TlsOnPlainPort) and _seldom.due("tls") is not None:
+                log.warning("a client speaks TLS to a port of plain HTTP: it must use http://")
             if self._is_busy or not self._reader.ready:
                 self._refuse_bytes(fault)
             else:  # what came before it is good, and gets its answer first

@@ -250,6 +250,7 @@ class Pages:
                     "waiting": app.config_keeper.waiting,  # for a restart
                 },
                 "keys": self._keys(),
+                "tls": await asyncio.to_thread(app.certificates),
                 "backends": [
                     {
                         "name": slot.name,

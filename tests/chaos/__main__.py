@@ -23,13 +23,13 @@ from typing import Any, NoReturn
 
 import uvloop
 
-from tests.chaos import affinity, load, stand, streams
+from tests.chaos import affinity, load, soak, stand, streams
 from tests.chaos.faults import ROWS, Row, folder_of
 from tests.chaos.load import Seen
 from tests.chaos.stand import NAMES, EngineProcess
 from tests.support.product import ROOT, Product
 
-PARTS = ("faults", "streams", "affinity")
+PARTS = ("faults", "streams", "affinity", "soak")
 DEFAULT_OUT = ROOT / "logs" / "chaos.json"
 _HEADS = ("what breaks", "sent", "answered", "failed", "lost", "+p50 ms", "+p99 ms", "stayed")
 
@@ -63,6 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 engine.kill()
             found["affinity"] = affinity.measure(scratch)
             print_affinity(found["affinity"])
+        if "soak" in options.parts:
+            for engine in engines.values():
+                engine.kill()
+            found["soak"], wrong = soak.measure(scratch / "soak", soak.long(options.minutes))
+            is_good &= not wrong
+            soak.print_figures(found["soak"])
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"\n{time.monotonic() - began:.0f} s; all of it in {options.out}")
@@ -81,6 +87,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", default=[], choices=[row.name for row in ROWS])
     parser.add_argument("--quick", action="store_true", help="streams of 30 s instead of 60")
+    parser.add_argument("--minutes", type=float, default=30, help="of the soak (default: 30)")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     options = parser.parse_args(arguments)
     options.parts = options.parts or PARTS[:2]

@@ -52,7 +52,7 @@ def request_of(
         messages.append({"role": "assistant", "content": f"Answer {number}."})
     body: dict[str, Any] = {"model": "auto", "messages": messages[:-1], "stream": stream}
     if tokens is not None:
-        body["max_tokens"] = tokens
+        body["chaos_frames"] = tokens
     headers = {"x-session-id": session, "x-request-id": request_id, "connection": "close"}
     return request_bytes("POST", CHAT, headers, body)
 

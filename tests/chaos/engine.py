@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -91,7 +92,11 @@ class Connection(asyncio.Protocol):
         self._is_running = True
         self._engine.running += 1
         self._stream = bool(asked.get("stream"))
-        self._frames = int(asked.get("max_tokens") or self._engine.frames)
+        # So that one request's answer can be long or quick, whatever the others' are. Not by
+        # max_tokens, which a policy sets to more than an engine of this pace has time for.
+        self._pad = "x" * int(asked.get("chaos_pad") or 0)
+        self._pause_s = float(asked.get("chaos_pause_ms") or self._engine.pause_s * 1e3) / 1e3
+        self._frames = int(asked.get("chaos_frames") or self._engine.frames)
         if mode == "garbage":
             self._transport.write(_GARBAGE)
         elif mode == "reset":
@@ -109,7 +114,7 @@ class Connection(asyncio.Protocol):
             self._later(self._next)
 
     def _later(self, work: Callable[[], None]) -> None:
-        self._timer = self._engine.loop.call_later(self._engine.pause_s, work)
+        self._timer = self._engine.loop.call_later(self._pause_s, work)
 
     def _next(self) -> None:
         """One more token."""
@@ -117,7 +122,7 @@ class Connection(asyncio.Protocol):
             return  # hung in the middle of it
         self._left -= 1
         if self._stream:
-            self._transport.write(_token())
+            self._transport.write(_token(self._pad))
         if self._left > 0:
             self._later(self._next)
         elif self._stream:
@@ -167,8 +172,8 @@ def _frame(delta: dict[str, str], finish: str | None = None) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def _token() -> bytes:
-    return _chunk(_frame({"content": f"{time.monotonic():.6f} "}))
+def _token(pad: str = "") -> bytes:
+    return _chunk(_frame({"content": f"{time.monotonic():.6f} {pad}"}))
 
 
 def _whole(tokens: int) -> dict[str, Any]:
@@ -190,11 +195,20 @@ _LAST = _chunk(_frame({}, "stop")) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
-    port: int = parser.parse_args().port
+    parser.add_argument("--cert", help="speak TLS with this certificate")
+    parser.add_argument("--key")
+    options = parser.parse_args()
+    port: int = options.port
+    context = None
+    if options.cert is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(options.cert, options.key)
     loop = uvloop.new_event_loop()
     engine = Engine(loop)
     listener = socket.create_server((HOST, port), backlog=2048)
-    loop.run_until_complete(loop.create_server(lambda: Connection(engine), sock=listener))
+    loop.run_until_complete(
+        loop.create_server(lambda: Connection(engine), sock=listener, ssl=context)
+    )
     loop.add_reader(sys.stdin, engine.take_orders)
     print(f"{LISTENING}{listener.getsockname()[1]}", flush=True)
     loop.run_forever()

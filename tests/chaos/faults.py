@@ -110,13 +110,13 @@ async def log_full(stand: Stand) -> str:
     has_disk = stands.is_small(log)
     await asyncio.sleep(_BEFORE_S)
     if not has_disk:
-        stands.limit_files(router, stands.log_size(log) // 1024)
+        stands.limit_files(router.process.pid, stands.log_size(log) // 1024)
     await asyncio.sleep(_BROKEN_S)
     full = (await asyncio.to_thread(stand.status))["log"]
     if has_disk:
         stands.empty_logs(log)
     else:
-        stands.limit_files(router, None)
+        stands.limit_files(router.process.pid, None)
     await asyncio.sleep(_AFTER_S)
     after = (await asyncio.to_thread(stand.status))["log"]
     told = "told" if full["fault"] else "NOT told"

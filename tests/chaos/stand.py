@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from tests.chaos.asking import Asked
 from tests.chaos.engine import HOST, LISTENING
+from tests.support.certificates import Pair
 from tests.support.product import ROOT, Product
 from tests.support.rawclient import exchange, request_bytes
 from tests.support.redisstand import RedisStand, free_port
@@ -34,18 +35,22 @@ _SMALL_LOG_KB = 48
 class EngineProcess:
     """A model server that can be told to misbehave, killed and started again where it was."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pair: Pair | None = None) -> None:
+        """`pair`: it speaks TLS with that certificate."""
         self.name = name
+        self._pair = pair
         self.port = 0
         self._process: subprocess.Popen[str] | None = None
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return f"{'http' if self._pair is None else 'https'}://{HOST}:{self.port}"
 
     def start(self) -> None:
+        pair = self._pair
+        secure = [] if pair is None else ["--cert", str(pair.cert), "--key", str(pair.key)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.engine", "--port", str(self.port)],
+            [sys.executable, "-m", "tests.chaos.engine", "--port", str(self.port), *secure],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -279,11 +284,11 @@ def is_small(folder: Path) -> bool:
     return os.path.ismount(folder)
 
 
-def limit_files(router: Product, size_kb: int | None) -> None:
-    """A quota, where no disk could be had: no file of the router's grows beyond it."""
+def limit_files(pid: int, size_kb: int | None) -> None:
+    """A quota, where no disk could be had: no file of this process grows beyond it."""
     size = resource.RLIM_INFINITY if size_kb is None else size_kb << 10
-    _, most = resource.prlimit(router.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(router.process.pid, resource.RLIMIT_FSIZE, (size, most))
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, most))
 
 
 def log_size(folder: Path) -> int:

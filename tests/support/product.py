@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -41,6 +42,7 @@ class Product:
         self.policy_path = folder / "policy.toml"
         self.url = ""
         self.output: list[str] = []
+        self.trust: ssl.SSLContext | None = None  # of a router that speaks TLS
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
@@ -114,7 +116,7 @@ class Product:
         return int(self.url.rsplit(":", 1)[1])
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=10) as reply:
+        with urllib.request.urlopen(self.url + path, timeout=10, context=self.trust) as reply:
             return json.load(reply)
 
     def records(self) -> list[dict[str, Any]]:

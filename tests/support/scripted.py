@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -95,7 +96,9 @@ class ScriptedBackend:
         keepalive: Mapping[str, Any] | None = None,
         host: str = HOST,
         port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self.host = host
         self.models = list(models)
         self.requests: list[Seen] = []
@@ -114,7 +117,8 @@ class ScriptedBackend:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{self.host}:{self.port}"
 
     # --- life ---
 
@@ -175,7 +179,7 @@ class ScriptedBackend:
 
     async def _open(self) -> None:
         self._server = await self._loop.create_server(
-            lambda: _Connection(self), sock=self._socket, backlog=1024
+            lambda: _Connection(self), sock=self._socket, backlog=1024, ssl=self._tls
         )
 
     async def _shut(self) -> None:
