@@ -69,7 +69,9 @@ def table(text: str, name: str) -> dict[str, Any]:
     """The TOML text as a dict."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise FileFault(name, [Mistake("", None, "is nested too deep")]) from None
+    except ValueError as error:  # TOMLDecodeError, and numbers of more digits than Python reads
         found = re.search(r"\(at line (\d+)", str(error))
         line = int(found[1]) if found else None
         message = re.sub(r" \(at .*\)$", "", str(error))

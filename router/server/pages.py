@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import orjson
 import structlog
 from aiohttp import web
@@ -26,6 +27,7 @@ from router.errors import BadKey, ClientError, MethodNotAllowed, NotFound, Route
 from router.explain import told
 from router.policy import Policy
 from router.policycheck import Finding
+from router.server import openapi
 from router.server.dashboard import OPEN, Dashboard
 from router.server.plain import not_found
 from router.tomlfile import FileFault
@@ -110,6 +112,7 @@ class Pages:
         get, post = application.router.add_get, application.router.add_post
         get("/router/status", self._status)
         get("/router/policy", self._policy)
+        get("/router/openapi.json", self._openapi)
         post("/router/explain", self._explain)
         get("/router/experiments", self._experiments)
         post("/router/experiments/{name}/stop", self._stop_arm)
@@ -272,6 +275,10 @@ class Pages:
             text=policy.text, content_type="application/toml", headers={"ETag": etag}
         )
 
+    async def _openapi(self, request: web.Request) -> web.Response:
+        """What is served, the operator's pages included."""
+        return web.Response(body=openapi.page(for_operators=True), content_type="application/json")
+
     async def _validate(self, request: web.Request) -> web.Response:
         """Whether a reload would take this text, and what `check` would say of it."""
         try:
@@ -392,4 +399,7 @@ class Pages:
         }  # as the serving path sees them
         request_id = heads.given_id(headers) or ""
         verdict = decide_for(endpoint, await request.read(), headers, live, request_id=request_id)
-        return _json(told(verdict, live, live.pools.get(verdict.decision.pool, ())))
+        explained = told(verdict, live, live.pools.get(verdict.decision.pool, ()))
+        # A client's number may have more than 64 bits, which not every encoder writes.
+        body = msgspec.json.format(msgspec.json.encode(explained)) + b"\n"
+        return web.Response(body=body, content_type="application/json")
