@@ -245,8 +245,9 @@ class Stream:
         turned = across.event(data)
         if across.is_over and self.tally.finish_reason is None:
             self.is_stopped = True
-        self.tally.answer_chars = chars[0] + across.answer_chars
-        self.tally.reasoning_chars = chars[1] + across.thought_chars
+        if across.was_read:
+            self.tally.answer_chars = chars[0] + across.answer_chars
+            self.tally.reasoning_chars = chars[1] + across.thought_chars
         is_used_up = self.tally.finish_reason == "length" and not across.has_answer
         if self._rescues and is_used_up and self.sample:
             self.is_empty_handed = True
