@@ -13,7 +13,8 @@ STAMP = $(VENV)/.installed
 AT_ONCE ?= 4
 PYTEST = -m pytest -n $(AT_ONCE) --dist loadfile
 
-.PHONY: run test test-compiled test-backends lint bench bench-dashboard bench-seed sim chaos soak lock \
+.PHONY: run test test-compiled test-backends fuzz lint bench bench-dashboard bench-seed sim chaos \
+	soak lock \
 	sbom audit image alerts clean
 
 run: $(STAMP)-demo
@@ -37,7 +38,7 @@ TREE = benchmarks docker docs policies supply tests $(wildcard *.lock *.md *.tom
 	.dockerignore .gitignore .pre-commit-hooks.yaml
 # Those that `make test` has time for.
 ON_THE_PATH = $(addprefix tests/test_,compiled.py wire.py relay.py relay_thought.py rescue.py \
-	sse.py parse.py splice.py classify.py learned.py endpoints.py errors_raw.py)
+	sse.py parse.py splice.py classify.py learned.py endpoints.py errors_raw.py fuzz.py)
 
 test-compiled: $(COMPILED)/.installed tools
 	rm -rf $(COMPILED)/tree && mkdir $(COMPILED)/tree && cp -r $(TREE) $(COMPILED)/tree
@@ -49,6 +50,20 @@ $(COMPILED)/.installed: $(STAMP)-test hatch_build.py $(shell find router policie
 	rm -rf $(COMPILED)/packages
 	SCENARIO_ROUTER_COMPILE=1 $(BIN)/pip install --disable-pip-version-check -q --no-deps \
 		--target $(COMPILED)/packages .
+	@touch $@
+
+# Everything that reads what others wrote, under a coverage-guided fuzzer: each target so long, two
+# at a time, at low priority. ARGS="edge --keep" for one, and to renew its corpus; see docs/testing.md.
+SECONDS = 60
+
+fuzz: $(VENV)/.installed-fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+ifeq ($(ARGS),)
+	OPENAPI_EXAMPLES=$(SECONDS) nice $(BIN)/python -m pytest -q tests/test_openapi.py
+endif
+
+$(VENV)/.installed-fuzz: $(STAMP)-test
+	$(BIN)/pip install --disable-pip-version-check -q -e '.[fuzz]'
 	@touch $@
 
 # The knobs on vLLM and transformers, each in an environment of its own (5 GB, once). The CPU

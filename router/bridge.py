@@ -142,6 +142,7 @@ class Bridge:
         self.pieces = 0
         self._budget = budget
         self.is_settled = False  # nothing that follows can need us; ask `sees` all the same
+        self.was_read = False  # the last event held a document
         self.thought_chars = 0  # in the last document
         self.answer_chars = 0
         self._is_told_not_to_think = thinking is False
@@ -165,6 +166,7 @@ class Bridge:
     def event(self, data: bytes) -> bytes | None:
         """A stream's document as the client gets it: None, as it came; empty, not at all."""
         document = document_in(data)
+        self.was_read = document is not None
         if document is None:
             return None
         is_changed = self.turn(document)
@@ -231,7 +233,17 @@ def with_known_end(data: bytes) -> bytes:
     return orjson.dumps(document)
 
 
-_ODD_END = re.compile(rb'"finish_reason": ?"(?:%b)"' % "|".join(tally.ENDS).encode())
+def with_known_end_behind(raw: bytes, sent: int) -> bytes:
+    """An event likewise, every other byte as it came; this many of them have gone out already."""
+
+    def known(found: re.Match[bytes]) -> bytes:
+        is_gone = found.start(2) < sent
+        return found[0] if is_gone else found[1] + tally.ENDS[found[2].decode()].encode() + b'"'
+
+    return _ODD_END.sub(known, raw)
+
+
+_ODD_END = re.compile(rb'("finish_reason": ?")(%b)"' % "|".join(tally.ENDS).encode())
 _NO_CHOICE = re.compile(rb'"choices": ?(?:\[\]|null)')
 
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from router.experiment import Experiment, Rails
 from router.measure.statistics import (
@@ -29,6 +32,8 @@ from router.record import Record
 
 #: sessions that one sum tells apart; one that is back after so many others counts as another
 _SESSIONS = 2000
+#: no sum of logarithms, shares or tokens comes near it, and its square is still a number
+_LARGEST = 1e100
 _ANSWERING = frozenset({"chat.completions", "completions", "responses"})
 #: what is summed up of each request: shares, logarithms of milliseconds, tokens
 _SHARES = ("error", "empty", "truncated")
@@ -104,6 +109,29 @@ class ArmSums:
         if not sums.n:
             return None
         return math.exp(sums.mean) if name in _LOGS else sums.mean
+
+
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+_Summed = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+#: what `ArmSums.told` says, so far as its form goes
+_Told: Any = msgspec.defstruct(
+    "_Told",
+    [
+        *((name, _Count) for name in ("requests", "left", "rejected")),
+        *((name, tuple[_Count, _Summed, _Summed, _Summed, _Summed]) for name in _QUANTITIES),
+    ],
+)
+
+
+def is_sound(told: Any) -> bool:
+    """Whether these are sums of arms: arm → told. Another version of us may have written others."""
+    try:
+        arms = msgspec.convert(told, dict[str, _Told])
+    except msgspec.ValidationError:
+        return False
+    sums = [getattr(arm, name) for arm in arms.values() for name in _QUANTITIES]
+    # No cluster is smaller than one, nor is a square negative.
+    return all(n <= sizes2 and totals2 >= 0 for n, _, totals2, _, sizes2 in sums)
 
 
 class Breach(NamedTuple):

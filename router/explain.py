@@ -50,7 +50,7 @@ def told(
         explained["backend"] = slot.name
         explained["dialect"] = slot.dialect.name
         explained["body"] = spoken.patch.apply(request.raw, request.spans).decode(
-            "utf-8", "surrogateescape"
+            "utf-8", "backslashreplace"
         )
     explained["params"] = {
         param.name: {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import isfinite
 
 from router import wire
 from router.message import Header
@@ -119,9 +120,10 @@ def given_id(fields: Mapping[bytes, bytes]) -> str | None:
 def retry_after(fields: Mapping[bytes, bytes]) -> float | None:
     """Seconds that a backend asks to be left alone; None where it does not say, or by a date."""
     try:
-        return max(0.0, float(fields[b"retry-after"]))
+        seconds = float(fields[b"retry-after"])
     except (KeyError, ValueError):
         return None
+    return max(0.0, seconds) if isfinite(seconds) else None
 
 
 _PRINTABLE = bytes(byte if 32 <= byte < 127 else ord(" ") for byte in range(256))

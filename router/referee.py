@@ -141,15 +141,13 @@ class Referee:
         begun = {name: files.begun(name, told.digest) for name, told in known.items()}
         keys = {name: key_of(name, told.digest, begun[name]) for name, told in known.items()}
         if self._inherited is None:
-            self._inherited = [
-                {key: part[key] for key in keys.values() if key in part} for part in files.inherit()
-            ]
+            self._inherited = [_sound(part, keys) for part in files.inherit()]
             is_dirty = is_dirty or bool(self._inherited)
         mine = _joined([own, *self._inherited])
         if is_dirty:
             fault = files.keep(mine)
         out = files.out()
-        parts = [mine, *files.others()]
+        parts = [mine, *(_sound(part, keys) for part in files.others())]
         merged, stopped = {}, list[tuple[str, str, str]]()
         for name, (written, _) in known.items():
             told = [part[keys[name]] for part in parts if keys[name] in part]
@@ -294,6 +292,11 @@ def out_of(policy: Policy, out: Mapping[Out, Any]) -> frozenset[tuple[str, str]]
 
 def _told(arms: Mapping[str, ArmSums]) -> dict[str, Any]:
     return {name: sums.told() for name, sums in arms.items()}
+
+
+def _sound(part: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What of a worker's sums is asked about and can be read."""
+    return {key: part[key] for key in keys.values() if key in part and evidence.is_sound(part[key])}
 
 
 def _joined(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

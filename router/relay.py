@@ -1,9 +1,9 @@
 """An answer on its way back: passed on as it came, counted, mended only where it must be.
 
 In: pieces of an answer's body. Out: the bytes for the client, and a Tally of what was
-in them. Sans-io; frames are never held back. Where the usage frame nobody asked for has
-to be taken out, the beginning of a frame that came in two reads waits for its end, or
-until it has shown a choice or 16 KiB and so cannot be that one.
+in them. Sans-io; whole frames are never held back. The beginning of one that came in two
+reads goes out once it has shown a choice, and so is not the usage frame that may have to be
+taken out, or 16 KiB; but not past where an end or an error begins, which may have to be mended.
 
 Whole chunks go on untouched. Where a read ends inside a chunk its payload is framed
 anew, so that the client's stream always stands between two chunks and an error frame
@@ -32,6 +32,8 @@ WHOLE_LIMIT = 4 << 20
 #: a frame's beginning is judged by this much; `choices` stands within it everywhere
 _JUDGED = 16 << 10
 _HAS_CHOICES = (b'"choices":[{', b'"choices": [{')
+#: what has come of an event up to here may go out, and what stands behind may have to be mended
+_MAY_BE_MENDED = (b'"finish_reason"', b'"error"')
 #: events that are counted together, and texts of events that are all alike
 _COUNTED_TOGETHER = 8
 _TEXTS_TOGETHER = 32
@@ -162,7 +164,7 @@ class Stream:
         payload = found[2]
         if int(found[1], 16) != len(payload) or b'"usage"' in payload or b'"error"' in payload:
             return False
-        if b'finish_reason":"' in payload:
+        if b'finish_reason":"' in payload or b'finish_reason": "' in payload:
             return False
         if self._bridge is not None and bridge.sees(payload):
             return False
@@ -188,6 +190,7 @@ class Stream:
                 frame = self.tally.read(data)
                 if frame is not None and self.tally.said is None:
                     self._shape = shape_of(payload, frame)
+        self.tally.has_odd_end = False  # gone out as it was, and no matter of the next event's
 
     def pass_on(self, data: bytes, piece: wire.Piece, frames: bool) -> bytes:
         """The bytes for the client. `frames`: the client's body is chunked."""
@@ -245,10 +248,10 @@ class Stream:
             return event.raw
         chars = self.tally.answer_chars, self.tally.reasoning_chars
         frame = self.tally.read(data)
-        if self.tally.has_odd_end and not self._sent:
+        if self.tally.has_odd_end:
             self.tally.has_odd_end = False
-            data = bridge.with_known_end(data)
-            event = sse.Event(sse.event(data), data)
+            event = self._with_known_end(event)
+            data = event.data
         if frame is None or self._sent:
             return event.raw
         if self._cuts_usage and frame.usage is not None and not frame.choices:
@@ -270,8 +273,9 @@ class Stream:
         turned = across.event(data)
         if across.is_over and self.tally.finish_reason is None:
             self.is_stopped = True
-        self.tally.answer_chars = chars[0] + across.answer_chars
-        self.tally.reasoning_chars = chars[1] + across.thought_chars
+        if across.was_read:
+            self.tally.answer_chars = chars[0] + across.answer_chars
+            self.tally.reasoning_chars = chars[1] + across.thought_chars
         is_used_up = self.tally.finish_reason == "length" and not across.has_answer
         if self._rescues and is_used_up and self.sample:
             self.is_empty_handed = True
@@ -282,13 +286,29 @@ class Stream:
             return event.raw
         return sse.event(turned) if turned else b""
 
+    def _with_known_end(self, event: sse.Event) -> sse.Event:
+        raw = bridge.with_known_end_behind(event.raw, self._sent)
+        if raw != event.raw:
+            return sse.Event(raw, sse.data_of(raw))
+        if self._sent:
+            return event
+        data = bridge.with_known_end(event.data)  # written in some odder way
+        return event if data is event.data else sse.Event(sse.event(data), data)
+
     def _may_go(self, open_event: bytes) -> bool:
         """Whether an event's beginning can go out: it can no longer be one to cut or mend."""
         if self.is_empty_handed or self.is_stopped:
             return False
-        if self._bridge is not None and not self._bridge.is_settled:
+        across = self._bridge
+        if across is not None and not across.is_settled:
             return len(open_event) > sse.EVENT_LIMIT
-        return len(open_event) > _JUDGED or any(mark in open_event for mark in _HAS_CHOICES)
+        if len(open_event) > _JUDGED:
+            return True
+        if across is not None and across.mode != "keep":
+            return False  # a thought may follow an answer, too
+        if any(mark in open_event for mark in _MAY_BE_MENDED):
+            return False
+        return any(mark in open_event for mark in _HAS_CHOICES)
 
     def _lacks_done(self) -> bool:
         tally = self.tally

@@ -76,13 +76,13 @@ def table(text: str, name: str) -> dict[str, Any]:
     """The TOML text as a dict."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise FileFault(name, [Mistake("", None, "is nested too deep")]) from None
+    except ValueError as error:  # TOMLDecodeError, and numbers of more digits than Python reads
         found = re.search(r"\(at line (\d+)", str(error))
         line = int(found[1]) if found else None
         message = re.sub(r" \(at .*\)$", "", str(error))
         raise FileFault(name, [Mistake("", line, f"not valid TOML: {message}")]) from None
-    except RecursionError:
-        raise FileFault(name, [Mistake("", None, "nested too deep to be read")]) from None
 
 
 def model(kind: type[Model], value: dict[str, Any], text: str, name: str) -> Model:

@@ -23,11 +23,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from router.files import write_whole
 
 #: of a file of sums; another number wherever `evidence.ArmSums` tells otherwise
 SCHEMA = 1
 Out = tuple[str, str, str]  # experiment, arm, the experiment's digest
+#: seconds since 1970 that are a time; beyond, and for what is no number, a file is not ours
+_LATEST = 1e11
 
 
 class TrialFiles:
@@ -73,8 +77,9 @@ class TrialFiles:
 
     def begun(self, experiment: str, digest: str) -> float:
         """When what is counted now began; 0: from the start."""
-        at = (_read(self.folder / "begun" / f"{experiment}.{digest}") or {}).get("at")
-        return float(at) if isinstance(at, int | float) else 0.0
+        told = _read(self.folder / "begun" / f"{experiment}.{digest}") or {}
+        at = told.get("at")
+        return float(at) if isinstance(at, (int, float)) and abs(at) < _LATEST else 0.0
 
     def begin_anew(self, experiment: str, digest: str) -> str | None:
         """Forget what was counted; the reason where that cannot be."""
@@ -130,7 +135,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def _read(path: Path) -> dict[str, Any] | None:
     """What a file says; None where it is gone or not ours."""
     try:
-        told = json.loads(path.read_bytes())
+        told = orjson.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
     return told if isinstance(told, dict) else None

@@ -119,8 +119,8 @@ class RequestReader:
 
     @property
     def is_between_requests(self) -> bool:
-        """Nothing of a next request has come yet."""
-        return self._head_size == 0 and self.head is None
+        """Nothing of a next request has come yet, but for empty lines."""
+        return self.head is None and not self._is_begun
 
     def feed(self, data: bytes) -> None:
         while data:

@@ -303,6 +303,20 @@ def test_explain_reads_headers_of_any_bytes(product: Product) -> None:
     assert reply.header("x-router-session") == explained.json()["session"]["hash"]
 
 
+@pytest.mark.parametrize(
+    "member",
+    [b'"seed": 123456789012345678901234567890', b'"x": "\x97"'],
+    ids=["a number beyond 64 bits", "bytes that are no text"],
+)
+def test_explain_tells_what_no_encoder_likes(product: Product, member: bytes) -> None:
+    body = json.dumps(ASK).encode()[:-1] + b", " + member + b"}"
+
+    explained = post(product, "/router/explain", body)
+
+    assert explained.status == 200
+    assert member.decode("ascii", "backslashreplace") in explained.json()["body"]
+
+
 def test_explain_refuses_what_serving_refuses(product: Product) -> None:
     bodies: list[Any] = [b"{", {"messages": []}, {**ASK, "model": "gpt-9"}]
     for body in bodies:
@@ -354,6 +368,14 @@ def test_a_policy_is_checked_without_being_taken(product: Product) -> None:
     assert "tempratur" in mistake["path"] + mistake["message"]
     assert no_toml.json()["mistakes"][0]["line"] == 1
     assert policy_hash(product) == before
+
+
+def test_a_policy_that_no_parser_likes_is_refused_with_its_reason(product: Product) -> None:
+    for text in (b"a = " + b"[" * 5000, b"a = " + b"9" * 5000, b"a = {b = " * 2000):
+        reply = post(product, "/router/policy/validate", text)
+
+        assert reply.status == 400
+        assert reply.json()["mistakes"][0]["message"]
 
 
 def test_a_reload_takes_a_good_policy_and_keeps_the_old_for_a_bad_one(

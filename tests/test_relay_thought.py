@@ -356,9 +356,8 @@ def test_before_the_first_frame_a_stand_in_is_the_sign() -> None:
     assert made("drop").keep_alive(False, STAND_IN) == sse.event(STAND_IN)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_inside_an_event_there_is_no_sign(mode: str) -> None:
-    stream = made(mode)
+def test_inside_an_event_there_is_no_sign() -> None:
+    stream = made("keep")
     for delta in ({"content": "The"}, {"content": " Rhine"}):
         sent(stream, chunk(delta))
     raw = wire.chunk(sse.event(encoded(chunk({"content": "x" * 100})))[:-20])
@@ -366,6 +365,26 @@ def test_inside_an_event_there_is_no_sign(mode: str) -> None:
 
     assert stream.pass_on(raw, body.feed(raw), True) == raw
     assert stream.keep_alive(True, STAND_IN) == b""
+
+
+@pytest.mark.parametrize("mode", ["field", "inline", "drop"])
+def test_a_thought_behind_the_answer_is_moved_however_its_event_is_cut(mode: str) -> None:
+    event = sse.event(encoded(chunk({"reasoning_content": "hm"})))
+    whole = passed(mode, [event])
+
+    for at in range(1, len(event)):
+        assert passed(mode, [event[:at], event[at:]]) == whole
+    assert (b"reasoning_content" in whole) == (mode == "field")
+
+
+def passed(mode: str, pieces: list[bytes]) -> bytes:
+    """What the client gets of these pieces behind an answer that has begun."""
+    stream = made(mode)
+    for delta in ({"content": "The"}, {"content": " Rhine"}):
+        sent(stream, chunk(delta))
+    body = wire.ChunkedBody()
+    raws = [wire.chunk(piece) for piece in pieces]
+    return b"".join(stream.pass_on(raw, body.feed(raw), False) for raw in raws)
 
 
 def test_progress_is_seen_of_whatever_goes_out() -> None:

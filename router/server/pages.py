@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import orjson
 import structlog
 from aiohttp import web
@@ -34,6 +35,7 @@ from router.explain import told
 from router.keyring import Grant, digest_of
 from router.policy import Policy
 from router.policycheck import Finding
+from router.server import openapi
 from router.server.dashboard import OPEN, Dashboard
 from router.server.plain import headers_of, not_found
 from router.tomlfile import FileFault
@@ -128,6 +130,7 @@ class Pages:
         get, post = application.router.add_get, application.router.add_post
         get("/router/status", self._status)
         get("/router/policy", self._policy)
+        get("/router/openapi.json", self._openapi)
         post("/router/explain", self._explain)
         get("/router/experiments", self._experiments)
         post("/router/experiments/{name}/stop", self._stop_arm)
@@ -322,6 +325,10 @@ class Pages:
             headers={"ETag": etag, "Cache-Control": "no-cache"},
         )
 
+    async def _openapi(self, request: web.Request) -> web.Response:
+        """What is served, the operator's pages included."""
+        return web.Response(body=openapi.page(for_operators=True), content_type="application/json")
+
     async def _validate(self, request: web.Request) -> web.Response:
         """Whether a reload would take this text, and what `check` would say of it."""
         try:
@@ -452,9 +459,11 @@ class Pages:
         )
         found = told(verdict, live, live.pools.get(verdict.decision.pool, ()), grant)
         try:
-            return _json(found)
-        except TypeError:  # of orjson, which writes 254 levels where msgspec reads 1000
+            # A client's number may have more than 64 bits, which not every encoder writes.
+            body = msgspec.json.format(msgspec.json.encode(found)) + b"\n"
+        except RecursionError:
             raise InvalidJson("A parameter is nested too deep to be told.") from None
+        return web.Response(body=body, content_type="application/json")
 
     def _grant_called(self, name: str) -> Grant:
         keyring = self._app.hub.keyring

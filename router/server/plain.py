@@ -1,4 +1,4 @@
-"""What machines ask for all day: models, health, readiness, version, metrics.
+"""What machines ask for: models, health, readiness, version, metrics, the OpenAPI document.
 
 Also what is not there: 404, and 405 for a wrong method.
 
@@ -67,6 +67,7 @@ class Plain:
             "/ready": self._ready,
             "/version": self._version,
             "/metrics": self._metrics,
+            "/openapi.json": self._openapi,
         }
 
     def page(
@@ -163,6 +164,11 @@ class Plain:
                 "policy": self._app.pipeline.live.policy.hash,
             }
         )
+
+    def _openapi(self) -> Page:
+        from router.server import openapi  # most processes are never asked for it
+
+        return Page(200, openapi.page(for_operators=False))
 
     def _metrics(self) -> Page:
         return Page(200, b"", _TEXT, pieces=self._app.census.page())
