@@ -104,17 +104,17 @@ class Forbidden(ClientError):
     code = "forbidden"
 
 
-class NotAllowed(Forbidden):
-    """The client's key is a good one, and not for this."""
+class ScenarioNotAllowed(Forbidden):
+    """The client's key is a good one, and not for this scenario."""
 
     type = "permission_error"
-
-
-class ScenarioNotAllowed(NotAllowed):
     code = "scenario_not_allowed"
 
 
-class PoolNotAllowed(NotAllowed):
+class PoolNotAllowed(Forbidden):
+    """Likewise, and not for this pool."""
+
+    type = "permission_error"
     code = "pool_not_allowed"
 
 

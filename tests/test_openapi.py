@@ -72,11 +72,15 @@ def routes() -> set[tuple[str, str]]:
     app = cast(
         Any,
         SimpleNamespace(
-            config=Config.model_validate({"backends": [{"name": "b", "url": "http://b"}]})
+            config=Config.model_validate({"backends": [{"name": "b", "url": "http://b"}]}),
+            guard=None,
         ),
     )
     inference = {("post", f"/v1{path.decode()}") for path in hot._PATHS}
-    machines = {("get", path) for path in plain.Plain(app)._pages} | {("get", "/models/{model}")}
+    machines = {("get", path) for path in plain.Plain(app)._pages} | {
+        ("get", "/models"),
+        ("get", "/models/{model}"),
+    }
     operators = {
         (route.method.lower(), route.resource.canonical)
         for route in pages.Pages(app)._application().router.routes()

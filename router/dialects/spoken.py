@@ -87,7 +87,7 @@ _LIMIT_NAME = {
 
 #: members that are read here, or written. Servers in Go take any letter case for theirs, and of
 #: `max_tokens` and `MAX_TOKENS` the later one: what is said here would be said over again.
-_READ = params.TOP_LEVEL | {
+READ = params.TOP_LEVEL | {
     "functions", "input", "messages", "model", "n", "prompt", "response_format", "stream",
     "stream_options", "tool_choice", "tools", "user",
 }  # fmt: skip
@@ -147,7 +147,7 @@ def say(request: ChatRequest, changes: Changes, dialect: Dialect, model: str) ->
     if model and model != request.model:
         edits["model"] = _json(model)
     for name in request.spans:
-        if name not in _READ and name.casefold() in _READ:
+        if name not in READ and name.casefold() in READ:
             edits[name] = None
             warnings.append(f"{name} was left out: it differs from {name.casefold()} in case alone")
     warnings += [

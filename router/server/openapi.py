@@ -57,6 +57,17 @@ REPLY_HEADERS: Mapping[str, tuple[str, str]] = {
     "x-router-warnings": ("where there are any", "what could not be said to this backend"),
     "x-router-rescued": ("a second try without thinking", "header, or trailer of a stream"),
     "retry-after": ("429 and 503", "seconds to wait"),
+    "retry-after-ms": ("429 of a key's limit", "the same, finer"),
+    "x-should-retry": ("429 of a key's budget", "false: not before midnight UTC"),
+    "x-ratelimit-limit-requests": ("a key with that limit", "requests a minute"),
+    "x-ratelimit-remaining-requests": ("a key with that limit", "so many at once, now"),
+    "x-ratelimit-reset-requests": ("a key with that limit", "until all of them are there again"),
+    "x-ratelimit-limit-tokens": ("a key with that limit", "tokens a minute"),
+    "x-ratelimit-remaining-tokens": ("a key with that limit", "so many at once, now"),
+    "x-ratelimit-reset-tokens": ("a key with that limit", "until all of them are there again"),
+    "x-ratelimit-limit-tokens-day": ("a key with a budget", "tokens a day, UTC"),
+    "x-ratelimit-remaining-tokens-day": ("a key with a budget", "what is left of them"),
+    "www-authenticate": ("401", "Bearer"),
     "x-router-source": ("x-router-debug", "what the scenario was chosen by"),
     "x-router-confidence": ("x-router-debug", "share of the evidence, 0 to 1"),
     "x-router-thinking": ("x-router-debug", "on, off or default"),
@@ -269,7 +280,7 @@ def _operation(
 
 
 #: what any inference request may come to, beside a backend's own refusals
-_OF_INFERENCE = (400, 401, 403, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
+_OF_INFERENCE = (400, 401, 403, 404, 408, 413, 414, 415, 429, 431, 500, 502, 503, 504)
 
 
 def _inference() -> Iterator[tuple[str, Schema]]:
@@ -306,9 +317,13 @@ def _for_machines() -> Iterator[tuple[str, Schema]]:
     def got(name: str, summary: str, schema: Schema, kind: str = "application/json") -> Schema:
         return {"get": _operation(name, summary, "machines", {"200": _reply("So", schema, kind)})}
 
-    yield "/v1/models", got("models", "Virtual names and the pools' models", _ref("ModelList"))
+    all_of_them = got("models", "Virtual names and the pools' models", _ref("ModelList"))
+    yield "/v1/models", all_of_them
     one = got("model", "One of them", _ref("Model"))
     one["get"]["responses"] |= _errors(404)
+    for of in (all_of_them, one):
+        of["get"]["responses"] |= _errors(401)
+        of["get"]["security"] = [{"clientKey": []}, {}]
     name = {"name": "model", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
     yield "/v1/models/{model}", {**one, "parameters": [name]}
     yield "/health", got("health", "Is the process alive?", _ref("Health"))
