@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from router import choosing, explain, permission
 from router.chat import Endpoint
 from router.classify import Classifier
-from router.errors import PoolNotAllowed, ScenarioNotAllowed
+from router.errors import PoolNotAllowed, RouterError, ScenarioNotAllowed
 from router.keyring import Grant
 from router.policy import parse
 from router.verdict import Live, Verdict, decide_for
