@@ -67,7 +67,9 @@ def key(*scenarios: str, pools: Any = None) -> Grant:
 
 def test_a_key_without_limits_changes_nothing() -> None:
     for text in ("A refund?", "Prove it.", "Hello."):
-        assert asked(text, Grant("k")) == asked(text, None)
+        with_key, without = asked(text, Grant("k")), asked(text, None)
+        assert (with_key.found, with_key.plan) == (without.found, without.plan)
+        assert with_key.request.session != without.request.session  # which is the key's own
 
 
 def test_the_best_of_what_it_may_have_is_taken_and_the_verdict_says_why() -> None:

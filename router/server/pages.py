@@ -197,7 +197,7 @@ class Pages:
         told = request.headers
         if self._guard is not None:
             self._guard.check_host(told.get("Host", ""))
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD", "OPTIONS"):  # nothing is done by those
             visitors.check_writes(
                 told.get("Sec-Fetch-Site", ""), told.get("Origin"), told.get("Host", "")
             )

@@ -123,7 +123,7 @@ class Product:
         """Every whole line of the request log, in the order of the files."""
         found: list[dict[str, Any]] = []
         for path in sorted(self.log_dir.glob("requests-*.jsonl")):
-            lines = path.read_bytes().split(b"\n")
+            *lines, _ = path.read_bytes().split(b"\n")  # the last one may be under way
             found.extend(json.loads(line) for line in lines if line)
         return found
 
