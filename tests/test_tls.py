@@ -735,6 +735,10 @@ def test_commands_ask_a_router_of_whom_they_are_told_who_vouches_for_it(
         ran = _run(*told, *shown)
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["ready"] is True
+        said = _run(*told[:-1], *shown).stdout
+        assert re.search(
+            r"certificate: for 127.0.0.1, localhost until \d{4}-\d\d-\d\d, clients must", said
+        )
         assert _run(*told, "--ca-file", str(tmp_path / "gone")).returncode == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from router.commands import remote
@@ -39,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     if status["policy"]["last_error"]:
         print(f"  last change refused: {status['policy']['last_error']}")
     _tell_config(status["config"])
+    if status.get("tls"):  # a router of before knows nothing of it
+        _tell_tls(status["tls"])
     for backend in status["backends"]:
         state = "up" if backend["up"] else f"down ({backend['reason']})"
         if backend["draining"]:
@@ -67,6 +70,18 @@ def run(args: argparse.Namespace) -> int:
     if log["kept"] and log["kept"]["fault"]:
         print(f"log folder: cannot be tidied ({log['kept']['fault']})")
     return 0 if status["ready"] else 1
+
+
+def _tell_tls(told: Mapping[str, Any]) -> None:
+    edge = told["edge"]
+    if edge is not None and edge["fault"]:
+        print(f"certificate: {edge['fault']}")
+    elif edge is not None:
+        ends = datetime.fromtimestamp(edge["ends_at"], UTC)
+        asks = ", clients must show one" if edge["asks_clients"] else ""
+        print(f"certificate: for {', '.join(edge['names'])} until {ends:%Y-%m-%d}{asks}")
+    if told["last_error"]:
+        print(f"certificates: last change refused: {told['last_error']}")
 
 
 def _tell_config(config: Mapping[str, Any]) -> None:
