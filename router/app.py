@@ -83,8 +83,9 @@ _SWEEP_S = 0.25
 _RECORD_PAUSE_S = 0.1
 #: how often it is written down what keys have spent of their budgets
 _SPENDING_PAUSE_S = 10.0
-#: glibc's mallopt: how many heaps there are
-_M_ARENA_MAX = -8
+#: glibc's mallopt: how many heaps there are; from what size on a block is a mapping of its own;
+#: how much may be free at the heap's end
+_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -860,6 +861,8 @@ async def serve(
     `beside` is awaited while serving, with an event that is set when it must end.
     """
     _share_one_heap()
+    if config.has_tls:
+        _map_large_blocks()
     app = App(
         config,
         config_path,
@@ -896,6 +899,19 @@ def _share_one_heap() -> None:
     """Threads only write files here; glibc would give each a heap, a megabyte for nothing."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def _map_large_blocks() -> None:
+    """A TLS connection takes 256 KiB to read into, and is to give them back when it ends.
+
+    They are mapped at first; but glibc learns from each that is freed to take the next out of
+    the heap, where what lies between them keeps it from shrinking: 4 MiB after a minute of
+    clients that come and go. Naming the sizes turns that off; these are where it begins.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 128 << 10)
+        libc.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
 
 
 def _settle_memory() -> None:

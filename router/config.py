@@ -676,6 +676,11 @@ class Config(Table):
             raise ValueError(f"two backends are called {double!r}")
         return self
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether any connection is to be TLS."""
+        return self.server.tls_cert is not None or any(each.is_tls for each in self.backends)
+
 
 def load(
     path: Path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -734,6 +735,10 @@ def test_commands_ask_a_router_of_whom_they_are_told_who_vouches_for_it(
         ran = _run(*told, *shown)
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["ready"] is True
+        said = _run(*told[:-1], *shown).stdout
+        assert re.search(
+            r"certificate: for 127.0.0.1, localhost until \d{4}-\d\d-\d\d, clients must", said
+        )
         assert _run(*told, "--ca-file", str(tmp_path / "gone")).returncode == 1
 
 
@@ -750,6 +755,35 @@ async def test_the_tour_asks_the_server_that_was_started_whatever_name_it_has(
                 said = capsys.readouterr().out
             assert f'base_url="{product.url}/v1"' in said
             assert ("The Rhine." in said, "no tour" in said) == (not asked, bool(asked))
+
+
+_MAPPED = """
+import ctypes, sys
+from router import app
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Info
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+if sys.argv[1] == "mapped":
+    app._map_large_blocks()
+libc.free(libc.malloc(16 << 20))  # from this glibc learns
+before = libc.mallinfo2().d  # hblks: blocks that are mappings
+block = libc.malloc(16 << 20)
+print(libc.mallinfo2().d - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="not glibc's malloc")
+@pytest.mark.parametrize(("how", "mappings"), [("mapped", "1"), ("as it comes", "0")])
+def test_what_a_tls_connection_reads_into_is_given_back_when_it_ends(
+    how: str, mappings: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _MAPPED, how], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+
+    assert (ran.stdout.strip(), ran.stderr) == (mappings, "")
 
 
 def test_a_line_that_strangers_can_cause_is_written_seldom() -> None:

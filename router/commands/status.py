@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from router.commands import remote
@@ -50,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"  {key} has used up its {spent}")
     if status["rates"]["last_fault"] and not status["rates"]["is_ok"]:
         print(f"limits of keys are not shared: {status['rates']['last_fault']}")
+    if status.get("tls"):  # a router of before knows nothing of it
+        _tell_tls(status["tls"])
     for backend in status["backends"]:
         state = "up" if backend["up"] else f"down ({plain(backend['reason'])})"
         if backend["draining"]:
@@ -88,6 +91,18 @@ def _at_its_limit(told: Mapping[str, Mapping[str, Any]]) -> str | None:
         ):
             return name
     return None
+
+
+def _tell_tls(told: Mapping[str, Any]) -> None:
+    edge = told["edge"]
+    if edge is not None and edge["fault"]:
+        print(f"certificate: {edge['fault']}")
+    elif edge is not None:
+        ends = datetime.fromtimestamp(edge["ends_at"], UTC)
+        asks = ", clients must show one" if edge["asks_clients"] else ""
+        print(f"certificate: for {', '.join(edge['names'])} until {ends:%Y-%m-%d}{asks}")
+    if told["last_error"]:
+        print(f"certificates: last change refused: {told['last_error']}")
 
 
 def _tell_config(config: Mapping[str, Any]) -> None:

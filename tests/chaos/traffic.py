@@ -325,6 +325,7 @@ class _Reading(asyncio.Protocol):
     def leave(self) -> None:
         if self._over is not None and not self._over.done():
             self.reader.reply.left_at = time.monotonic()
+            self.is_closed = True  # the loop tells of it only later, through TLS later still
             self.transport.abort()
             self._over.set_result(None)
 
