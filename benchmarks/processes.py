@@ -109,6 +109,19 @@ def cpu_s(root: int) -> float:
     return ticks / TICKS_PER_S
 
 
+def scheduled_s(pids: Sequence[int]) -> tuple[float, float]:
+    """Seconds that the threads of these processes ran, and that they waited for a processor."""
+    ran = waited = 0
+    for pid in pids:
+        for told in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                fields = told.read_text().split()
+            except OSError:
+                continue
+            ran, waited = ran + int(fields[0]), waited + int(fields[1])
+    return ran / 1e9, waited / 1e9
+
+
 def peak_rss_mb(root: int) -> float:
     """Sum over the tree of each process's peak; shared pages count once a process."""
     total_kb = 0

@@ -22,6 +22,7 @@ import pytest
 from router import capabilities
 from router.commands import run
 from router.dashboard import export
+from router.dashboard.again import Again
 from router.evaluation import rows_of
 from router.record import Record
 from tests.support.logs import await_true, dashboard, made, records_in, write
@@ -613,3 +614,17 @@ def test_an_hour_that_is_deleted_is_gone_from_the_views(tmp_path: Path) -> None:
         await_true(lambda: ask(client, "requests")["total"] == 50, "all hours")
         min(logs.glob("requests-*.jsonl")).unlink()
         await_true(lambda: ask(client, "requests")["total"] == 20, "the hour that is left")
+
+
+def test_a_view_says_what_it_took_unless_nothing_has_come_since(client: httpx.Client) -> None:
+    asked = {"from": "2020-01-01T00:00:00Z", "to": "2020-01-02T00:00:00Z"}
+    first, again = (client.get("scenarios", params=asked) for _ in range(2))
+    assert float(first.headers["server-timing"].removeprefix("view;dur=")) > 0
+    assert "server-timing" not in again.headers
+    assert first.content == again.content
+
+
+def test_without_a_configuration_there_is_no_policy_to_read() -> None:
+    again = Again(None, None)
+    again.warm_up()
+    assert again.scenarios is None

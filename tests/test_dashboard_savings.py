@@ -12,6 +12,7 @@ from multidict import MultiDict
 
 from router.dashboard import filters
 from router.dashboard.savings import LEAST, Thoughts, savings
+from router.dashboard.standing import Standing
 from router.dashboard.store import Store
 from router.record import Record
 from tests.support.logs import NOW, await_true, made, write
@@ -31,7 +32,7 @@ def figures(store: Store, place: Path, rows: Sequence[Record]) -> tuple[dict[str
     store.fresh(10, age_s=0)
     await_true(lambda: store.progress.records == len(rows), "all read")
     asked = filters.asked(MultiDict({"from": "-1h"}), NOW + 60)
-    answer = savings(store, asked)
+    answer = Standing(store).ask(savings, asked)
     return {row["scenario"]: row for row in answer["rows"]}, answer
 
 
@@ -202,7 +203,7 @@ def test_without_a_measured_pace_there_are_no_seconds(store: Store, tmp_path: Pa
 
 def test_a_limit_cuts_each_thought_and_not_their_mean() -> None:
     thoughts = Thoughts(20, 100.0, 0.0, tuple([0.0] * 10 + [200.0] * 10))
-    assert thoughts.beyond(0, None) == 100
-    assert thoughts.beyond(0, 100) == 50
-    assert thoughts.beyond(100, 100) == 0
-    assert thoughts.beyond(150, 100) == 0
+    assert thoughts.within(None) == 100
+    assert thoughts.within(100) == 50
+    assert thoughts.within(300) == 100
+    assert thoughts.within(0) == 0

@@ -61,8 +61,9 @@ class Again:
 
     def warm_up(self) -> None:
         """Read the policy now, so that who asks first need not wait; no matter if that fails."""
-        with contextlib.suppress(Refused):
-            self._loaded()
+        if self.is_possible:
+            with contextlib.suppress(Refused):
+                self._loaded()
 
     def refusal(self, record: Mapping[str, Any], body: Mapping[str, Any] | None) -> Refused | None:
         """Why this request cannot be explained, as far as that is known without trying."""

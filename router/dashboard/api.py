@@ -16,9 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import orjson
-import structlog
 from aiohttp import web
 from multidict import MultiMapping
 
@@ -28,14 +26,14 @@ from router.dashboard.again import Again
 from router.dashboard.filters import Asked
 from router.dashboard.pagefiles import POLICY, PageFiles
 from router.dashboard.refusal import Refused
+from router.dashboard.standing import Standing
 from router.dashboard.store import Store
-from router.errors import MethodNotAllowed, NotFound, RouterError, TooLarge
-
-log = structlog.get_logger(__name__)
+from router.errors import NotFound
+from router.server.faults import answer_to
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 #: a view that also wants to know what the router in front says of now
-LiveView = Callable[[Store, Asked, MultiMapping[str], Mapping[str, Any]], Any]
+LiveView = Callable[[Standing, Asked, MultiMapping[str], Mapping[str, Any]], Any]
 #: set by the router that passes a request on: what it knows of itself now, as JSON
 LIVE_HEADER = "X-Router-Live"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -45,6 +43,9 @@ _LIVE_S = 1.0
 _PAGE_ROWS = 500
 _POINTS = 1000
 _FAR = 10**9
+_ANSWERS = 32
+#: seconds that a view took, kept at its request
+_TOOK = "view_took_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ class Api:
     def __init__(self, context: Context, store: Store) -> None:
         self._context = context
         self._store = store
+        self._rows = Standing(store)
         self._files = PageFiles()
+        self._answers: dict[str, tuple[Any, bytes]] = {}  # the last ones, by what was asked
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="view")
         self.asked_at = time.monotonic()
         self.is_ending = asyncio.Event()
@@ -81,7 +84,7 @@ class Api:
             ("now", self._now),
             ("series", self._view(_series)),
             ("scenarios", self._view(_scenarios)),
-            ("savings", self._view(savings.savings)),
+            ("savings", self._view(_savings)),
             ("backends", self._with_live(_backends)),
             ("sessions", self._view(_sessions)),
             ("experiments", self._with_live(_experiments)),
@@ -102,27 +105,14 @@ class Api:
         try:
             self._admit(request)
             response = await handler(request)
-        except RouterError as fault:
-            response = _error(fault)
-        except web.HTTPMethodNotAllowed as error:
-            response = _error(MethodNotAllowed(f"{request.method} is not allowed here."))
-            response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
-        except web.HTTPNotFound:
-            response = _error(NotFound(f"There is nothing at {request.path}."))
-        except web.HTTPRequestEntityTooLarge:
-            response = _error(TooLarge("The body is too long."))
-        except web.HTTPRedirection as error:
-            return error
-        except duckdb.Error:
-            log.exception("view failed", path=request.path)
-            response = _error(RouterError("The log could not be read; the router's log says why."))
-        except Exception:
-            log.exception("view failed", path=request.path)
-            response = _error(RouterError("The dashboard failed here; the router's log says why."))
+        except Exception as error:
+            response = answer_to(request, error)
         if not response.prepared:
             response.headers.setdefault("Cache-Control", "no-store")
             response.headers.setdefault("Content-Security-Policy", POLICY)
             response.headers["X-Content-Type-Options"] = "nosniff"
+            if _TOOK in request:
+                response.headers["Server-Timing"] = f"view;dur={request[_TOOK] * 1e3:.1f}"
         return response
 
     def _admit(self, request: web.Request) -> None:
@@ -145,6 +135,18 @@ class Api:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(work, *given, **named))
 
+    async def _in_view(self, request: web.Request, view: Callable[..., Any], *given: Any) -> Any:
+        """What a view says; how long it took is told, so that the page asks no more than fits."""
+
+        def timed(rows: Standing) -> Any:
+            begun = time.perf_counter()
+            try:
+                return view(rows, *given)
+            finally:
+                request[_TOOK] = time.perf_counter() - begun
+
+        return await self._in_thread(self._rows.ask, timed)
+
     async def _asked(self, request: web.Request) -> Asked:
         """What a view is about, once what is on the disk has been read."""
         asked = filters.asked(request.query, time.time())
@@ -152,13 +154,19 @@ class Api:
         return asked
 
     def _view(self, view: Callable[..., Any]) -> Handler:
-        """A handler for a view that is answered out of the rows alone."""
+        """A handler for a view that is answered out of the rows alone: anew, when there are new
+        ones."""
 
         async def answer(request: web.Request) -> web.Response:
             asked = await self._asked(request)
-            if view is savings.savings:
-                return _json(await self._in_thread(view, self._store, asked))
-            return _json(await self._in_thread(view, self._store, asked, request.query))
+            of = self._store.mark, asked.values, asked.end
+            known = self._answers.pop(request.path_qs, None)
+            if known is None or known[0] != of:
+                known = of, orjson.dumps(await self._in_view(request, view, asked, request.query))
+            self._answers[request.path_qs] = known
+            while len(self._answers) > _ANSWERS:
+                del self._answers[next(iter(self._answers))]
+            return web.Response(body=known[1], content_type="application/json")
 
         return answer
 
@@ -168,7 +176,7 @@ class Api:
         async def answer(request: web.Request) -> web.Response:
             asked = await self._asked(request)
             live = _told_live(request)
-            return _json(await self._in_thread(view, self._store, asked, request.query, live))
+            return _json(await self._in_view(request, view, asked, request.query, live))
 
         return answer
 
@@ -187,7 +195,7 @@ class Api:
 
     async def _meta(self, request: web.Request) -> web.Response:
         await self._in_thread(self._store.fresh, _PATIENCE_S)
-        known = await self._in_thread(queries.known, self._store)
+        known = await self._in_view(request, queries.known)
         progress = self._store.progress
         folders = self._context.folders
         told = _told_live(request)
@@ -290,16 +298,14 @@ class Api:
             "X-Content-Type-Options": "nosniff",
         }
         if view == "requests":
-            total, sql = await self._in_thread(
-                _export_of_requests, self._store, asked, request.query
-            )
+            total, sql = await self._in_view(request, _export_of_requests, asked, request.query)
             headers["X-Export-Total"] = str(total)
             if total > export.MOST_ROWS:
                 headers["X-Export-Cut"] = "true"
             pieces = export.pieces(self._store, sql, asked.values, kind)
         else:
             live = _told_live(request)
-            rows = await self._in_thread(_EXPORTED[view], self._store, asked, request.query, live)
+            rows = await self._in_view(request, _EXPORTED[view], asked, request.query, live)
             pieces = iter([export.whole(rows, kind)])
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
@@ -312,12 +318,16 @@ class Api:
 # ---------------------------------------------------------------------- views, with their query
 
 
-def _series(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
-    return queries.series(store, asked, filters.whole(query, "points", 120, 2, _POINTS))
+def _series(rows: Standing, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
+    return queries.series(rows, asked, filters.whole(query, "points", 120, 2, _POINTS))
 
 
-def _scenarios(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
-    return {"rows": queries.scenarios(store, asked)}
+def _scenarios(rows: Standing, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
+    return {"rows": queries.scenarios(rows, asked)}
+
+
+def _savings(rows: Standing, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
+    return savings.savings(rows, asked)
 
 
 def _page(query: MultiMapping[str], sorts: Sequence[str]) -> dict[str, Any]:
@@ -330,17 +340,17 @@ def _page(query: MultiMapping[str], sorts: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _sessions(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
-    return queries.sessions(store, asked, **_page(query, queries.SESSION_SORTS))
+def _sessions(rows: Standing, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
+    return queries.sessions(rows, asked, **_page(query, queries.SESSION_SORTS))
 
 
 def _experiments(
-    store: Store, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
+    rows: Standing, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
 ) -> dict[str, Any]:
     """As the policy has them, control first, with how the router finds them; then those that are
     in the log alone."""
-    found = {(row["experiment"], row["arm"]): row for row in queries.experiments(store, asked)}
-    rows = []
+    found = {(row["experiment"], row["arm"]): row for row in queries.experiments(rows, asked)}
+    arms = []
     for written in live.get("experiments", ()):
         for arm in sorted(written["arms"], key=lambda arm: not arm["control"]):
             name = written["experiment"], arm["arm"]
@@ -348,8 +358,8 @@ def _experiments(
             if row is None and not _is_asked_for(query, *name):
                 continue
             told = {"experiment": name[0], "arm": name[1], **(row or queries.NO_RECORDS)}
-            rows.append({**told, "live": _arm_now(written, arm)})
-    return {"rows": [*rows, *found.values()]}
+            arms.append({**told, "live": _arm_now(written, arm)})
+    return {"rows": [*arms, *found.values()]}
 
 
 def _is_asked_for(query: MultiMapping[str], experiment: str, arm: str) -> bool:
@@ -376,15 +386,15 @@ def _arm_now(written: Mapping[str, Any], arm: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _requests(store: Store, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
-    return queries.requests(store, asked, **_page(query, queries.REQUEST_SORTS))
+def _requests(rows: Standing, asked: Asked, query: MultiMapping[str]) -> dict[str, Any]:
+    return queries.requests(rows, asked, **_page(query, queries.REQUEST_SORTS))
 
 
 def _backends(
-    store: Store, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
+    rows: Standing, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
 ) -> dict[str, Any]:
     """With what the router says of them now; those that had no request are told too."""
-    told = queries.backends(store, asked)
+    told = queries.backends(rows, asked)
     now = {backend.pop("backend"): backend for backend in live.get("backends", ())}
     for row in told["rows"]:
         row["live"] = now.pop(row["backend"], None)
@@ -397,18 +407,17 @@ def _backends(
     return told
 
 
-def _export_of_requests(store: Store, asked: Asked, query: MultiMapping[str]) -> tuple[int, str]:
+def _export_of_requests(rows: Standing, asked: Asked, query: MultiMapping[str]) -> tuple[int, str]:
     sort = filters.one_of(query, "sort", queries.REQUEST_SORTS)
     order = filters.one_of(query, "order", ("desc", "asc"))
-    total = store.query(f"SELECT count(*) FROM requests {asked.where()}", asked.values)[0][0]
     sql = queries.requests_sql(asked, sort=sort, order=order, limit=export.MOST_ROWS)
-    return total, sql
+    return queries.count(rows, asked), sql
 
 
 def _series_rows(
-    store: Store, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
+    rows: Standing, asked: Asked, query: MultiMapping[str], live: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    told = _series(store, asked, query)
+    told = _series(rows, asked, query)
     by_scenario = told.pop("by_scenario")
     told.pop("step_s")
     columns = {**told, **{f"scenario {name}": counts for name, counts in by_scenario.items()}}
@@ -417,11 +426,11 @@ def _series_rows(
 
 #: views that are exported whole
 _EXPORTED: Mapping[str, LiveView] = {
-    "scenarios": lambda store, asked, query, live: queries.scenarios(store, asked),
-    "savings": lambda store, asked, query, live: savings.savings(store, asked)["rows"],
+    "scenarios": lambda rows, asked, query, live: queries.scenarios(rows, asked),
+    "savings": lambda rows, asked, query, live: savings.savings(rows, asked)["rows"],
     "backends": lambda *given: _backends(*given)["rows"],
-    "sessions": lambda store, asked, query, live: queries.sessions(
-        store,
+    "sessions": lambda rows, asked, query, live: queries.sessions(
+        rows,
         asked,
         sort=filters.one_of(query, "sort", queries.SESSION_SORTS),
         order=filters.one_of(query, "order", ("desc", "asc")),
@@ -446,8 +455,8 @@ def _find(store: Store, request_id: str) -> Found | None:
     kept = queries.request(store, request_id)
     if kept is None:
         return None
-    record = lines.record(kept.folder, kept.stem, request_id)
-    body = lines.body(kept.folder, request_id, kept.began, kept.fields["total_ms"])
+    record = lines.record(kept.folder, kept.name, request_id)
+    body = lines.body(kept.folder, request_id, kept.began)
     return Found(Path(kept.folder), record if record is not None else kept.fields, body)
 
 
@@ -471,7 +480,3 @@ def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(
         body=orjson.dumps(value, default=str), status=status, content_type="application/json"
     )
-
-
-def _error(fault: RouterError) -> web.Response:
-    return web.Response(body=fault.body(), status=fault.status, content_type="application/json")

@@ -37,6 +37,8 @@ _REPEATS = "shadow"
 _AGO = re.compile(r"-(\d{1,6})(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DEFAULT_S = 3600
+#: a range up to now begins and ends at round moments, about so many of which are in it
+_BEGINS, _ENDS = 120, 1200
 _VALUES = 50
 _CHARS = 300
 #: what DuckDB's timestamps hold, with room
@@ -48,9 +50,10 @@ class Asked:
     """The rows that a view is about."""
 
     begin: float  # epoch seconds
-    end: float
+    end: float  # of what is drawn; where that is now, no row is left out for it
     condition: str
     values: tuple[Any, ...]
+    is_steady: bool  # asked again in a moment, it is the same range
 
     def where(self, more: str = "") -> str:
         """The condition, and perhaps another without values of its own."""
@@ -59,12 +62,23 @@ class Asked:
 
 def asked(query: MultiMapping[str], now: float) -> Asked:
     """Raises ClientError for what cannot be understood."""
+    is_open = query.get("to", "now") in ("", "now")
     end = _time(query.get("to"), now, now, "to")
     begin = _time(query.get("from"), end - _DEFAULT_S, now, "from")
     if begin > end:
         raise ClientError("`from` is after `to`.", param="from")
-    conditions = ["began >= make_timestamp(?)", "began <= make_timestamp(?)"]
-    values: list[Any] = [micros(begin), micros(end)]
+    is_fixed = _is_moment(query.get("from"))
+    if is_open and begin < end:
+        # So the range stands still for a while, and what was found in it needs only to be added to.
+        span = end - begin
+        end = math.ceil(end / _round(span / _ENDS)) * _round(span / _ENDS)
+        if not is_fixed:
+            begin = begin // _round(span / _BEGINS) * _round(span / _BEGINS)
+    conditions = ["began >= make_timestamp(?)"]
+    values: list[Any] = [micros(begin)]
+    if not is_open:
+        conditions.append("began <= make_timestamp(?)")
+        values.append(micros(end))
     for name, column in _NAMES.items():
         if found := _texts(query, name):
             conditions.append(
@@ -81,7 +95,18 @@ def asked(query: MultiMapping[str], now: float) -> Asked:
     if begun := query.get("q", "").strip():
         conditions.append("starts_with(request_id, ?)")
         values.append(begun[:_CHARS])
-    return Asked(begin, end, " AND ".join(conditions), tuple(values))
+    is_steady = is_open or (is_fixed and _is_moment(query.get("to")))
+    return Asked(begin, end, " AND ".join(conditions), tuple(values), is_steady)
+
+
+def whole_log() -> Asked:
+    """All there is, but for repeats."""
+    return Asked(_EARLIEST, _LATEST, f"NOT {_REPEATS}", (), True)
+
+
+def _round(seconds: float) -> float:
+    """The power of two below: of these, any number is exact."""
+    return 2.0 ** math.floor(math.log2(seconds))
 
 
 def micros(seconds: float) -> int:
@@ -138,6 +163,11 @@ def _number(text: str, name: str) -> float:
     if not math.isfinite(value):
         raise ClientError(f"`{name}` is a number.", param=name)
     return value
+
+
+def _is_moment(text: str | None) -> bool:
+    """Whether this is a moment of its own, and not one so long ago."""
+    return bool(text) and text != "now" and _AGO.fullmatch(text or "") is None
 
 
 def _time(text: str | None, default: float, now: float, name: str) -> float:

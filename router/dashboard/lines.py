@@ -11,48 +11,44 @@ import mmap
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from router.dashboard.segments import PACKED, PLAIN, files_in
+from router import recordfiles
+from router.dashboard.segments import files_in
+from router.recordfiles import PACKED
 
 _LINE_BYTES = 32 << 20
 _BLOCK = 4 << 20
-#: a body is written when its request is over, and that may be another hour
-_HOURS = 3
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def record(folder: str, stem: str, request_id: str) -> dict[str, Any] | None:
+def record(folder: str, name: str, request_id: str) -> dict[str, Any] | None:
     """The whole line about a request; None where it is not to be had any more."""
-    for ending in (PLAIN, PACKED):
+    for path in (Path(folder) / name, Path(folder) / (name + PACKED)):
         with suppress(OSError, EOFError, zlib.error):
-            found = _find(Path(folder) / (stem + ending), request_id)
+            found = _find(path, request_id)
             if found is not None:
                 return found
     return None
 
 
-def body(
-    folder: str, request_id: str, begun: datetime, total_ms: float | None
-) -> dict[str, Any] | None:
+def body(folder: str, request_id: str, begun: datetime) -> dict[str, Any] | None:
     """What was asked and answered; None where it is not kept.
 
     Messages are as in a request: `{role, content}`, and `parts` for what was not stored of them.
     """
-    hours = min(int((total_ms or 0) / 3_600_000) + 1, _HOURS)
-    for late in range(hours + 1):
-        hour = (begun + timedelta(hours=late)).strftime("%Y%m%dT%H")
-        for path in sorted(Path(folder).glob(f"bodies-*{hour}*.jsonl*")):
-            if path.name.endswith((PLAIN, PACKED)):
-                with suppress(OSError, EOFError, zlib.error):
-                    found = _find(path, request_id)
-                    if found is not None:
-                        return {**found, "prompt": _messages(found.get("prompt"))}
+    at = begun.replace(tzinfo=UTC).timestamp()
+    with suppress(OSError):
+        for file in recordfiles.segments(Path(folder), at, at, kind="bodies"):
+            with suppress(OSError, EOFError, zlib.error):
+                found = _find(file.path, request_id)
+                if found is not None:
+                    return {**found, "prompt": _messages(found.get("prompt"))}
     return None
 
 
@@ -71,10 +67,7 @@ def _messages(prompt: Any) -> list[dict[str, Any]]:
 
 
 def has_bodies(folders: Sequence[Path]) -> bool:
-    return any(
-        path.name.startswith("bodies-") and path.name.endswith((PLAIN, PACKED))
-        for path in files_in(folders)
-    )
+    return any(True for _ in files_in(folders, "bodies"))
 
 
 def _find(path: Path, request_id: str) -> dict[str, Any] | None:

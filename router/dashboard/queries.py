@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from router.dashboard.filters import Asked, micros
+import numpy as np
+
+from router.dashboard.filters import Asked, micros, whole_log
+from router.dashboard.standing import Rows, Standing
+from router.dashboard.tables import Floats, Group, Ints, Spread, Table
 
 #: what did not go well, whoever is to blame; a client that leaves is no error
 IS_ERROR = "outcome NOT IN ('ok', 'client_disconnect')"
@@ -19,6 +23,8 @@ _IS_EMPTY = (
     "outcome = 'ok' AND answer_chars = 0 AND finish_reason IS NOT NULL "
     "AND finish_reason <> 'tool_calls'"
 )
+_ERRORS = f"count(*) FILTER ({IS_ERROR})"
+_PAIR = (0.5, 0.95)
 _MAX_GROUPS = 200
 #: what is live is the last so many seconds, but for the one that is still on its way to the disk
 LIVE_S, _LAG_S = 30.0, 1.0
@@ -65,16 +71,10 @@ REQUEST_COLUMNS = (
     "shadow",
 )
 #: columns that are no fields of the record
-_OWN = "segment, ended, wish, sent_thinking, wished_tokens, sent_tokens"
+_OWN = "segment, piece, ended, wish, sent_thinking, wished_tokens, sent_tokens"
 _TABLE_COLUMNS = ", ".join("began" if name == "ts" else name for name in REQUEST_COLUMNS)
 REQUEST_SORTS = tuple(name for name in REQUEST_COLUMNS if name != "warnings")
 SESSION_SORTS = ("last", "first", "turns", "moved", "output_tokens", "cached_share", "session")
-
-
-class Rows(Protocol):
-    """Where the rows are; see store.Store."""
-
-    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
 
 
 def stamp(moment: datetime | None) -> str | None:
@@ -84,32 +84,19 @@ def stamp(moment: datetime | None) -> str | None:
     return moment.replace(tzinfo=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def known(rows: Rows) -> dict[str, Any]:
+_KNOWN = ("scenario", "backend", "outcome", "source", "key", "experiment", "finish_reason")
+
+
+def known(rows: Standing) -> dict[str, Any]:
     """What there is to choose from, over the whole log."""
-    found = rows.query(
-        "SELECT min(began), max(began), "
-        "list_sort(list_distinct(list(scenario))), list_sort(list_distinct(list(backend))), "
-        "list_sort(list_distinct(list(outcome))), list_sort(list_distinct(list(source))), "
-        "list_sort(list_distinct(list(key))), list_sort(list_distinct(list(experiment))), "
-        "list_sort(list_distinct(list(finish_reason))) FROM ("
-        "SELECT min(began) AS began, scenario, backend, outcome, source, key, experiment, "
-        "finish_reason FROM requests WHERE NOT shadow GROUP BY ALL UNION ALL "
-        "SELECT max(began), NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM requests "
-        "WHERE NOT shadow)"
-    )[0]
-    first, last, *lists = found
-    names = (
-        "scenarios",
-        "backends",
-        "outcomes",
-        "sources",
-        "keys",
-        "experiments",
-        "finish_reasons",
-    )
-    told: dict[str, Any] = {"first": stamp(first), "last": stamp(last)}
-    for name, values in zip(names, lists, strict=True):
-        told[name] = [value for value in values or () if value is not None][:_MAX_GROUPS]
+    found = rows.groups(Table(groups=_KNOWN), whole_log())
+    told: dict[str, Any] = {
+        "first": _stamp_of(min((group.first for group in found), default=None)),
+        "last": _stamp_of(max((group.last for group in found), default=None)),
+    }
+    for at, name in enumerate(_KNOWN):
+        values = {group.key[at] for group in found} - {None}
+        told[f"{name}s"] = sorted(values)[:_MAX_GROUPS]
     return told
 
 
@@ -138,212 +125,236 @@ def live(rows: Rows, now: float) -> dict[str, Any]:
     }
 
 
-def series(rows: Rows, asked: Asked, points: int) -> dict[str, Any]:
+def series(rows: Standing, asked: Asked, points: int) -> dict[str, Any]:
     """Figures over time, in steps of equal length; null where nothing was."""
     step = max((asked.end - asked.begin) / points, 0.001)
-    step_us = micros(step)
-    begin_us = micros(asked.begin)
-    bucket = f"least((epoch_us(began) - {begin_us}) // {step_us}, {points - 1})::INTEGER"
-    found = rows.query(
-        f"SELECT {bucket} AS bucket, count(*), count(*) FILTER ({IS_ERROR}), "
-        "quantile_cont(ttft_ms, [0.5, 0.95]), quantile_cont(total_ms, [0.5, 0.95]), "
-        "quantile_cont(overhead_ms, [0.5, 0.95]), coalesce(sum(output_tokens), 0)::BIGINT "
-        f"FROM requests {asked.where()} GROUP BY bucket",
-        asked.values,
-    )
+    moment = f"(epoch_us(began) - {micros(asked.begin)}) // {micros(step)}"
+    bucket = f"least({moment}, {points - 1})::INTEGER"
+    kinds = ("ttft", "total", "overhead")
     told: dict[str, Any] = {
         "step_s": step,
         "t": [round(asked.begin + number * step, 3) for number in range(points)],
         **{name: [0] * points for name in ("requests", "errors", "output_tokens")},
     }
-    kinds = ("ttft", "total", "overhead")
     for kind in kinds:
         told[f"{kind}_p50"], told[f"{kind}_p95"] = [None] * points, [None] * points
-    for number, requests, errors, *quantiles, tokens in found:
-        told["requests"][number], told["errors"][number] = requests, errors
-        told["output_tokens"][number] = tokens
-        for kind, pair in zip(kinds, quantiles, strict=True):
-            told[f"{kind}_p50"][number], told[f"{kind}_p95"][number] = pair or (None, None)
-    shares = rows.query(
-        f"SELECT coalesce(scenario, ''), {bucket} AS bucket, count(*) "
-        f"FROM requests {asked.where()} GROUP BY ALL ORDER BY ALL",
-        asked.values,
+    over_time = Table(
+        groups=(bucket,),
+        sums=(_ERRORS, "sum(output_tokens)"),
+        spreads=tuple(Spread(of=f"{kind}_ms", at=_PAIR) for kind in kinds),
     )
+    for group in rows.found(over_time, asked):
+        (number,) = group.key
+        errors, tokens = group.sums
+        told["requests"][number], told["errors"][number] = group.count, int(errors)
+        told["output_tokens"][number] = int(tokens)
+        for kind, pair in zip(kinds, group.spreads, strict=True):
+            told[f"{kind}_p50"][number], told[f"{kind}_p95"][number] = pair or (None, None)
+    shares = rows.found(Table(groups=("coalesce(scenario, '')", bucket)), asked)
     by_scenario: dict[str, list[int]] = {}
-    for name, number, requests in shares:
+    for (name, number), requests in sorted(zip(shares.keys, shares.counts.tolist(), strict=True)):
         if name in by_scenario or len(by_scenario) < _MAX_GROUPS:
             by_scenario.setdefault(name, [0] * points)[number] = requests
     return {**told, "by_scenario": by_scenario}
 
 
-def scenarios(rows: Rows, asked: Asked) -> list[dict[str, Any]]:
-    found = rows.query(
-        "SELECT scenario, count(*) AS requests, count(*) / sum(count(*)) OVER () AS share, "
-        "quantile_cont(ttft_ms, [0.5, 0.95]) AS ttft, "
-        "quantile_cont(total_ms, [0.5, 0.95]) AS total, "
-        "coalesce(sum(input_tokens), 0)::BIGINT AS input_tokens, "
-        "coalesce(sum(output_tokens), 0)::BIGINT AS output_tokens, "
-        "coalesce(sum(reasoning_tokens), 0)::BIGINT AS reasoning_tokens, "
-        "avg(thinking::INTEGER) AS thinking_share, "
-        "count(*) FILTER (finish_reason = 'length') AS truncated, "
-        "count(*) FILTER (rescued) AS rescued, "
-        f"count(*) FILTER ({_IS_EMPTY}) AS empty, "
-        f"count(*) FILTER ({IS_ERROR}) AS errors, "
-        "map_from_entries(list_zip([0,1,2,3,4,5,6,7,8,9], ["
-        + ", ".join(
-            # least() passes over null, and would put those without one in the last bin
+_BINS = range(10)
+_SCENARIOS = Table(
+    groups=("scenario",),
+    sums=(
+        "sum(input_tokens)",
+        "sum(output_tokens)",
+        "sum(reasoning_tokens)",
+        "count(*) FILTER (finish_reason = 'length')",
+        "count(*) FILTER (rescued)",
+        f"count(*) FILTER ({_IS_EMPTY})",
+        _ERRORS,
+        "count(*) FILTER (thinking)",
+        "count(thinking)",
+        # least() passes over null, and would put those without one in the last bin
+        *(
             "count(*) FILTER (confidence IS NOT NULL "
             f"AND least(floor(confidence * 10), 9) = {number})"
-            for number in range(10)
-        )
-        + f"])) FROM requests {asked.where()} GROUP BY scenario "
-        f"ORDER BY requests DESC, scenario LIMIT {_MAX_GROUPS}",
-        asked.values,
-    )
+            for number in _BINS
+        ),
+    ),
+    spreads=(Spread(of="ttft_ms", at=_PAIR), Spread(of="total_ms", at=_PAIR)),
+)
+_SOURCES = Table(groups=("scenario", "source"), more="source IS NOT NULL")
+
+
+def scenarios(rows: Standing, asked: Asked) -> list[dict[str, Any]]:
+    found = rows.groups(_SCENARIOS, asked)
+    total = sum(group.count for group in found)
     sources: dict[Any, dict[str, int]] = {}
-    for name, source, count in rows.query(
-        f"SELECT scenario, source, count(*) FROM requests {asked.where('source IS NOT NULL')} "
-        "GROUP BY ALL ORDER BY 3 DESC, 2",
-        asked.values,
-    ):
-        sources.setdefault(name, {})[source] = count
-    names = (
-        "input_tokens",
-        "output_tokens",
-        "reasoning_tokens",
-        "thinking_share",
-        "truncated",
-        "rescued",
-        "empty",
-        "errors",
-    )
-    return [
-        {
-            "scenario": name,
-            "requests": requests,
-            "share": share,
-            **_pair("ttft", ttft),
-            **_pair("total", total),
-            **dict(zip(names, rest[:-1], strict=True)),
-            "confidence": [rest[-1][number] for number in range(10)],
-            "sources": sources.get(name, {}),
-        }
-        for name, requests, share, ttft, total, *rest in found
-    ]
-
-
-def backends(rows: Rows, asked: Asked) -> dict[str, Any]:
-    found = rows.query(
-        "SELECT backend, max_by(backend_model, began), max_by(dialect, began), "
-        "count(*) AS requests, "
-        f"count(*) FILTER ({IS_ERROR}), "
-        + ", ".join(
-            f"count(*) FILTER (affinity = '{kind}')" for kind in ("hit", "new", "moved", "none")
-        )
-        + ", sum(cached_tokens) / nullif(sum(input_tokens) FILTER (cached_tokens IS NOT NULL), 0), "
-        "quantile_cont(ttft_ms, 0.5), quantile_cont(ttft_ms, 0.95), quantile_cont(tpot_ms, 0.5), "
-        "coalesce(sum(output_tokens), 0)::BIGINT "
-        f"FROM requests {asked.where('backend IS NOT NULL')} GROUP BY backend "
-        f"ORDER BY backend LIMIT {_MAX_GROUPS}",
-        asked.values,
-    )
-    misses = rows.query(
-        f"SELECT cache_miss, count(*) FROM requests {asked.where('cache_miss IS NOT NULL')} "
-        "GROUP BY ALL ORDER BY 2 DESC, 1",
-        asked.values,
-    )
-    return {
-        "rows": [
+    for group in _by_count(rows.groups(_SOURCES, asked)):
+        scenario, source = group.key
+        sources.setdefault(scenario, {})[source] = group.count
+    told = []
+    for group in _by_count(found)[:_MAX_GROUPS]:
+        numbers = [int(one) for one in group.sums]
+        thinking, of_thinking, *bins = numbers[7:]
+        ttft, total_ms = group.spreads
+        (name,) = group.key
+        told.append(
             {
-                "backend": row[0],
-                "model": row[1],
-                "dialect": row[2],
-                "requests": row[3],
-                "errors": row[4],
-                "affinity": dict(zip(("hit", "new", "moved", "none"), row[5:9], strict=True)),
-                "cached_share": row[9],
-                "ttft_p50": row[10],
-                "ttft_p95": row[11],
-                "tpot_p50": row[12],
-                "output_tokens": row[13],
+                "scenario": name,
+                "requests": group.count,
+                "share": group.count / total,
+                **_pair("ttft", ttft),
+                **_pair("total", total_ms),
+                **dict(zip(_SCENARIO_SUMS, numbers, strict=False)),
+                "thinking_share": thinking / of_thinking if of_thinking else None,
+                "confidence": bins,
+                "sources": sources.get(name, {}),
+            }
+        )
+    return told
+
+
+_SCENARIO_SUMS = (
+    "input_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "truncated",
+    "rescued",
+    "empty",
+    "errors",
+)
+
+_AFFINITIES = ("hit", "new", "moved", "none")
+_CACHED = ("sum(cached_tokens)", "sum(input_tokens) FILTER (cached_tokens IS NOT NULL)")
+_BACKENDS = Table(
+    groups=("backend",),
+    sums=(
+        _ERRORS,
+        "sum(output_tokens)",
+        *_CACHED,
+        *(f"count(*) FILTER (affinity = '{kind}')" for kind in _AFFINITIES),
+    ),
+    spreads=(Spread(of="ttft_ms", at=_PAIR), Spread(of="tpot_ms", at=(0.5,))),
+    latest=("backend_model", "dialect"),
+    more="backend IS NOT NULL",
+)
+_MISSES = Table(groups=("cache_miss",), more="cache_miss IS NOT NULL")
+
+
+def backends(rows: Standing, asked: Asked) -> dict[str, Any]:
+    told = []
+    for group in sorted(rows.groups(_BACKENDS, asked), key=_key)[:_MAX_GROUPS]:
+        errors, tokens, cached, of_cached, *affinity = group.sums
+        ttft, tpot = group.spreads
+        model, dialect = group.latest
+        told.append(
+            {
+                "backend": group.key[0],
+                "model": model,
+                "dialect": dialect,
+                "requests": group.count,
+                "errors": int(errors),
+                "affinity": dict(zip(_AFFINITIES, map(int, affinity), strict=True)),
+                "cached_share": _share(cached, of_cached),
+                **_pair("ttft", ttft),
+                "tpot_p50": tpot[0] if tpot else None,
+                "output_tokens": int(tokens),
                 "live": None,
             }
-            for row in found
-        ],
-        "prefix": dict(misses),
-    }
+        )
+    misses = _by_count(rows.groups(_MISSES, asked))
+    return {"rows": told, "prefix": {group.key[0]: group.count for group in misses}}
+
+
+_SESSIONS = Table(
+    groups=("session",),
+    sums=("count(*) FILTER (affinity = 'moved')", "sum(output_tokens)", *_CACHED),
+    more="session IS NOT NULL",
+)
+_ABOUT_SESSIONS = ("scenario", "backend", "moved_because")
 
 
 def sessions(
-    rows: Rows, asked: Asked, *, sort: str, order: str, limit: int, offset: int
+    rows: Standing, asked: Asked, *, sort: str, order: str, limit: int, offset: int
 ) -> dict[str, Any]:
     """One page of sessions; what each was about is asked only of those."""
-    where = asked.where("session IS NOT NULL")
-    found = rows.query(
-        "SELECT session, count(*) AS turns, min(began) AS first, max(began) AS last, "
-        "count(*) FILTER (affinity = 'moved') AS moved, "
-        "sum(cached_tokens) / nullif(sum(input_tokens) FILTER (cached_tokens IS NOT NULL), 0) "
-        "AS cached_share, coalesce(sum(output_tokens), 0)::BIGINT AS output_tokens, "
-        f"count(*) OVER () AS total FROM requests {where} GROUP BY session "
-        f"ORDER BY {_choice(sort, SESSION_SORTS)} {_order(order)} NULLS LAST, session "
-        f"LIMIT {int(limit)} OFFSET {int(offset)}",
-        asked.values,
-    )
-    if not found:
-        total = rows.query(f"SELECT count(DISTINCT session) FROM requests {where}", asked.values)
-        return {"total": total[0][0], "rows": []}
-    names = [row[0] for row in found]
-    details: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]] = {
-        name: ({}, {}, {}) for name in names
+    found = rows.found(_SESSIONS, asked)
+    moved, tokens, cached, of_cached = found.sums.T
+    columns: Mapping[str, Floats | Ints] = {
+        "last": found.last,
+        "first": found.first,
+        "turns": found.counts,
+        "moved": moved,
+        "output_tokens": tokens,
+        "cached_share": cached / np.where(of_cached > 0, of_cached, np.nan),
     }
-    for session, scenario, backend, because, count in rows.query(
-        f"SELECT session, scenario, backend, moved_because, count(*) FROM requests {where} "
-        f"AND session IN ({', '.join('?' * len(names))}) GROUP BY ALL ORDER BY 5 DESC",
-        [*asked.values, *names],
-    ):
-        for kept, name in zip(details[session], (scenario, backend, because), strict=True):
-            if name is not None:
-                kept[name] = kept.get(name, 0) + count
-    return {
-        "total": found[0][7],
-        "rows": [
+    page = found.page(columns.get(sort), order == "desc", limit, offset)
+    told = [
+        {
+            "session": found.keys[at][0],
+            "turns": int(found.counts[at]),
+            "first": _stamp_of(int(found.first[at])),
+            "last": _stamp_of(int(found.last[at])),
+            "scenarios": {},
+            "backends": [],
+            "moved": int(moved[at]),
+            "moved_because": {},
+            "cached_share": _share(cached[at], of_cached[at]),
+            "output_tokens": int(tokens[at]),
+        }
+        for at in page
+    ]
+    if told:
+        by_name = {row["session"]: row for row in told}
+        first, last = int(found.first[page].min()), int(found.last[page].max())
+        for session, scenario, backend, because, count in rows.query(
+            "SELECT session, scenario, backend, moved_because, count(*) FROM requests "
+            f"{asked.where('began BETWEEN make_timestamp(?) AND make_timestamp(?)')} "
+            f"AND session IN ({', '.join('?' * len(told))}) GROUP BY ALL ORDER BY 5 DESC",
+            [*asked.values, first, last, *by_name],
+        ):
+            row = by_name[session]
+            for kept, name in ((row["scenarios"], scenario), (row["moved_because"], because)):
+                if name is not None:
+                    kept[name] = kept.get(name, 0) + count
+            if backend is not None and backend not in row["backends"]:
+                row["backends"].append(backend)
+        for row in told:
+            row["backends"].sort()
+    return {"total": len(found), "rows": told}
+
+
+_EXPERIMENTS = Table(
+    groups=("experiment", "arm"),
+    sums=(
+        _ERRORS,
+        "sum(output_tokens)",
+        "count(output_tokens)",
+        "count(*) FILTER (finish_reason = 'length')",
+        "count(finish_reason)",
+    ),
+    spreads=(Spread(of="ttft_ms", at=(0.5,)), Spread(of="total_ms", at=(0.5,))),
+    more="experiment IS NOT NULL",
+)
+
+
+def experiments(rows: Standing, asked: Asked) -> list[dict[str, Any]]:
+    told = []
+    for group in sorted(rows.groups(_EXPERIMENTS, asked), key=_key)[:_MAX_GROUPS]:
+        errors, tokens, of_tokens, truncated, of_truncated = group.sums
+        ttft, total = group.spreads
+        told.append(
             {
-                "session": row[0],
-                "turns": row[1],
-                "first": stamp(row[2]),
-                "last": stamp(row[3]),
-                "scenarios": details[row[0]][0],
-                "backends": sorted(details[row[0]][1]),
-                "moved": row[4],
-                "moved_because": details[row[0]][2],
-                "cached_share": row[5],
-                "output_tokens": row[6],
+                "experiment": group.key[0],
+                "arm": group.key[1],
+                "requests": group.count,
+                "errors": int(errors),
+                "ttft_p50": ttft[0] if ttft else None,
+                "total_p50": total[0] if total else None,
+                "output_tokens_mean": _share(tokens, of_tokens),
+                "truncated_share": _share(truncated, of_truncated),
+                "live": None,
             }
-            for row in found
-        ],
-    }
-
-
-def experiments(rows: Rows, asked: Asked) -> list[dict[str, Any]]:
-    found = rows.query(
-        f"SELECT experiment, arm, count(*), count(*) FILTER ({IS_ERROR}), "
-        "quantile_cont(ttft_ms, 0.5), quantile_cont(total_ms, 0.5), avg(output_tokens), "
-        "count(*) FILTER (finish_reason = 'length') / nullif(count(finish_reason), 0) "
-        f"FROM requests {asked.where('experiment IS NOT NULL')} GROUP BY experiment, arm "
-        f"ORDER BY experiment, arm LIMIT {_MAX_GROUPS}",
-        asked.values,
-    )
-    names = (
-        "experiment",
-        "arm",
-        "requests",
-        "errors",
-        "ttft_p50",
-        "total_p50",
-        "output_tokens_mean",
-        "truncated_share",
-    )
-    return [{**dict(zip(names, row, strict=True)), "live": None} for row in found]
+        )
+    return told
 
 
 #: an arm that the policy has, and the range has nothing of
@@ -357,10 +368,18 @@ NO_RECORDS: Mapping[str, Any] = {
 }
 
 
+_ALL = Table()
+
+
+def count(rows: Standing, asked: Asked) -> int:
+    """Requests in a range."""
+    return sum(group.count for group in rows.groups(_ALL, asked))
+
+
 def requests(
-    rows: Rows, asked: Asked, *, sort: str, order: str, limit: int, offset: int
+    rows: Standing, asked: Asked, *, sort: str, order: str, limit: int, offset: int
 ) -> dict[str, Any]:
-    total = rows.query(f"SELECT count(*) FROM requests {asked.where()}", asked.values)[0][0]
+    total = count(rows, asked)
     sql = requests_sql(asked, sort=sort, order=order, limit=limit, offset=offset)
     return {"total": total, "rows": request_rows(rows.query(sql, asked.values))}
 
@@ -387,24 +406,24 @@ class Kept:
     fields: dict[str, Any]  # by their names in the record
     began: datetime
     folder: str
-    stem: str
+    name: str
 
 
 def request(rows: Rows, request_id: str) -> Kept | None:
     """The last one of this id."""
     names = [row[0] for row in rows.query(f"DESCRIBE SELECT * EXCLUDE ({_OWN}) FROM requests")]
     found = rows.query(
-        f"SELECT s.folder, s.stem, r.* EXCLUDE ({_OWN}) FROM requests r "
+        f"SELECT s.folder, s.name, r.* EXCLUDE ({_OWN}) FROM requests r "
         "JOIN segments s ON s.id = r.segment WHERE r.request_id = ? "
         "ORDER BY r.began DESC LIMIT 1",
         [request_id],
     )
     if not found:
         return None
-    folder, stem, *values = found[0]
+    folder, name, *values = found[0]
     fields = dict(zip(names, values, strict=True))
     began = fields.pop("began")
-    return Kept({"ts": stamp(began), **fields}, began, folder, stem)
+    return Kept({"ts": stamp(began), **fields}, began, folder, name)
 
 
 def _quantiles(pair: Sequence[float] | None) -> dict[str, float | None]:
@@ -415,6 +434,27 @@ def _quantiles(pair: Sequence[float] | None) -> dict[str, float | None]:
 def _pair(name: str, pair: Sequence[float] | None) -> dict[str, float | None]:
     p50, p95 = pair or (None, None)
     return {f"{name}_p50": p50, f"{name}_p95": p95}
+
+
+def _key(group: Group) -> tuple[tuple[bool, Any], ...]:
+    """For sorting; what has no name comes last."""
+    return tuple((one is None, one) for one in group.key)
+
+
+def _by_count(found: Iterable[Group]) -> list[Group]:
+    return sorted(found, key=lambda group: (-group.count, _key(group)))
+
+
+def _share(part: float, of: float) -> float | None:
+    return float(part / of) if of else None
+
+
+def _stamp_of(micros: int | None) -> str | None:
+    return (
+        None
+        if micros is None
+        else stamp(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros))
+    )
 
 
 def _choice(name: str, choices: Sequence[str]) -> str:

@@ -19,12 +19,15 @@ Seconds are tokens times the median time of a token there.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from router.dashboard.filters import Asked
-from router.dashboard.queries import Rows
+from router.dashboard.standing import Standing
+from router.dashboard.tables import Spread, Table
 
 #: thoughts that a figure rests on at the least
 LEAST = 20
@@ -39,6 +42,48 @@ _THOUGHT = (
     "reasoning_chars / nullif(reasoning_chars + coalesce(answer_chars, 0), 0)) END)"
 )
 _DONE = "outcome = 'ok' AND output_tokens IS NOT NULL"
+_WAS_THOUGHT = (
+    f"{_DONE} AND scenario IS NOT NULL AND coalesce(thinking, true) AND ({_THOUGHT}) IS NOT NULL"
+)
+_GRID_AT = tuple((number + 0.5) / _GRID for number in range(_GRID))
+#: thoughts by the backend's model and by whether they were left to it, of a scenario and of all
+_BY_SCENARIO, _BY_MODEL = (
+    Table(
+        groups=("backend_model", "thinking IS NULL", one),
+        sums=(f"sum({_THOUGHT})", f"sum(({_THOUGHT})::DOUBLE ** 2)"),
+        spreads=(Spread(of=_THOUGHT, at=_GRID_AT),),
+        more=_WAS_THOUGHT,
+    )
+    for one in ("scenario", "NULL")
+)
+_PACE = Table(
+    groups=("backend",),
+    spreads=(Spread(of="tpot_ms", at=(0.5,)),),
+    more="tpot_ms IS NOT NULL",
+)
+_CUT = Table(
+    groups=("scenario",),
+    sums=(
+        "count(*) FILTER (finish_reason = 'length' AND sent_tokens IS NOT NULL "
+        "AND (wished_tokens IS NULL OR sent_tokens < wished_tokens))",
+    ),
+)
+_OFF = Table(
+    groups=(
+        "scenario",
+        "backend",
+        "backend_model",
+        "wish = 'true'",
+        # room for a thought within the client's own limit; null: as much as it likes
+        "CASE WHEN wished_tokens IS NOT NULL THEN greatest(wished_tokens - output_tokens, 0) END",
+    ),
+    more=f"{_DONE} AND sent_thinking = 'false' AND coalesce(wish, '') <> 'false'",
+)
+_ON = Table(
+    groups=("scenario", "backend"),
+    sums=(f"sum({_THOUGHT})",),
+    more=f"{_DONE} AND sent_thinking = 'true' AND wish = 'false'",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +94,17 @@ class Thoughts:
     mean: float
     deviation: float
     grid: tuple[float, ...]  # the middle of each twentieth
+    sums: tuple[float, ...] = field(init=False)  # of the first none, one, two, … of the grid
 
-    def beyond(self, answer: int, limit: int | None) -> float:
-        """Mean tokens that a thought would have added to an answer."""
-        if limit is None:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sums", tuple(accumulate(self.grid, initial=0.0)))
+
+    def within(self, room: int | None) -> float:
+        """Mean tokens that a thought would have taken, of so many; null: as it likes."""
+        if room is None:
             return self.mean
-        return sum(max(min(limit, answer + thought) - answer, 0) for thought in self.grid) / _GRID
+        below = bisect_left(self.grid, room)
+        return (self.sums[below] + room * (_GRID - below)) / _GRID
 
 
 @dataclass(slots=True)
@@ -74,18 +124,15 @@ class Saved:
     is_assumed: bool = False  # that the backend thinks by default
 
 
-def savings(rows: Rows, asked: Asked) -> dict[str, Any]:
+def savings(rows: Standing, asked: Asked) -> dict[str, Any]:
     """Per scenario and in all; null with a reason where there is nothing to go by."""
     thoughts = _thoughts(rows, asked)
     pace = _pace(rows, asked)
     found: dict[str | None, Saved] = {}
-    for scenario, requests, cut in rows.query(
-        "SELECT scenario, count(*), count(*) FILTER (finish_reason = 'length' "
-        "AND sent_tokens IS NOT NULL AND (wished_tokens IS NULL OR sent_tokens < wished_tokens)) "
-        f"FROM requests {asked.where()} GROUP BY scenario ORDER BY 2 DESC, 1",
-        asked.values,
+    for group in sorted(
+        rows.groups(_CUT, asked), key=lambda group: (-group.count, group.key[0] or "~")
     ):
-        found[scenario] = Saved(requests=requests, cut=cut)
+        found[group.key[0]] = Saved(requests=group.count, cut=int(group.sums[0]))
     _turned_off(rows, asked, thoughts, pace, found)
     _turned_on(rows, asked, pace, found)
     total = _total(found.values())
@@ -102,40 +149,28 @@ def savings(rows: Rows, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _thoughts(rows: Rows, asked: Asked) -> Mapping[tuple[str, Any, Any], Thoughts]:
+def _thoughts(rows: Standing, asked: Asked) -> Mapping[tuple[str, Any, Any], Thoughts]:
     """By (basis, backend's model, scenario)."""
-    grid = ", ".join(str((number + 0.5) / _GRID) for number in range(_GRID))
-    figures = f"count(*), avg(t), coalesce(stddev_samp(t), 0), quantile_cont(t, [{grid}])"
-    seen = (
-        f"SELECT backend_model AS model, scenario, thinking, {_THOUGHT} AS t "
-        f"FROM requests {asked.where(_DONE)} AND scenario IS NOT NULL"
-    )
     found: dict[tuple[str, Any, Any], Thoughts] = {}
-    for basis, by, which in (
-        ("seen", "scenario", "thinking IS NULL"),
-        ("seen", "NULL", "thinking IS NULL"),
-        ("scenario", "scenario", "thinking"),
-        ("model", "NULL", "thinking"),
-    ):
-        for model, scenario, *row in rows.query(
-            f"SELECT model, {by} AS one, {figures} FROM ({seen}) "
-            f"WHERE {which} AND t IS NOT NULL GROUP BY model, one",
-            asked.values,
-        ):
-            if row[0] >= LEAST:
-                found[basis, model, scenario] = Thoughts(row[0], row[1], row[2], tuple(row[3]))
+    for table, basis in ((_BY_SCENARIO, "scenario"), (_BY_MODEL, "model")):
+        for group in rows.groups(table, asked):
+            model, was_left, scenario = group.key
+            total, squares = group.sums
+            if group.count >= LEAST:
+                mean = total / group.count
+                variance = (squares - total * mean) / (group.count - 1)
+                found["seen" if was_left else basis, model, scenario] = Thoughts(
+                    group.count, mean, math.sqrt(max(variance, 0.0)), tuple(group.spreads[0] or ())
+                )
     return found
 
 
-def _pace(rows: Rows, asked: Asked) -> Mapping[str | None, float]:
+def _pace(rows: Standing, asked: Asked) -> Mapping[str | None, float]:
     """Seconds a token takes, by backend."""
     return {
-        backend: ms / 1e3
-        for backend, ms in rows.query(
-            f"SELECT backend, quantile_cont(tpot_ms, 0.5) FROM requests "
-            f"{asked.where('tpot_ms IS NOT NULL')} GROUP BY backend",
-            asked.values,
-        )
+        group.key[0]: group.spreads[0][0] / 1e3
+        for group in rows.groups(_PACE, asked)
+        if group.spreads[0] is not None
     }
 
 
@@ -154,29 +189,27 @@ def _basis(
 
 
 def _turned_off(
-    rows: Rows,
+    rows: Standing,
     asked: Asked,
     thoughts: Mapping[tuple[str, Any, Any], Thoughts],
     pace: Mapping[str | None, float],
-    found: Mapping[str | None, Saved],
+    found: dict[str | None, Saved],
 ) -> None:
     """Requests that were told not to think and did not say so themselves."""
-    groups = rows.query(
-        "SELECT scenario, backend, backend_model, wish = 'true' AS was_wanted, wished_tokens, "
-        "CASE WHEN wished_tokens IS NULL THEN NULL ELSE output_tokens END AS answer, count(*) "
-        f"FROM requests {asked.where(_DONE)} AND sent_thinking = 'false' "
-        "AND coalesce(wish, '') <> 'false' GROUP BY ALL",
-        asked.values,
-    )
+    rooms: dict[tuple[Any, ...], list[tuple[int | None, int]]] = {}
+    groups = rows.found(_OFF, asked)
+    for (*who, room), count in zip(groups.keys, groups.counts.tolist(), strict=True):
+        rooms.setdefault(tuple(who), []).append((room, count))
     used: dict[tuple[str | None, int], tuple[Thoughts, int]] = {}
-    for scenario, backend, model, was_wanted, limit, answer, count in groups:
-        saved = found[scenario]
+    for (scenario, backend, model, was_wanted), counts in rooms.items():
+        saved = found.setdefault(scenario, Saved())
+        count = sum(count for _, count in counts)
         saved.off += count
         basis = _basis(thoughts, model, scenario)
         if basis is None:
             continue
         name, seen = basis
-        tokens = seen.beyond(answer or 0, limit) * count
+        tokens = sum(seen.within(room) * count for room, count in counts)
         saved.estimated += count
         saved.tokens += tokens
         saved.bases[name] = max(saved.bases.get(name, 0), seen.count)
@@ -190,16 +223,15 @@ def _turned_off(
 
 
 def _turned_on(
-    rows: Rows, asked: Asked, pace: Mapping[str | None, float], found: Mapping[str | None, Saved]
+    rows: Standing,
+    asked: Asked,
+    pace: Mapping[str | None, float],
+    found: dict[str | None, Saved],
 ) -> None:
     """Requests whose client wanted no thought and got one: that was measured, and costs."""
-    for scenario, backend, count, thought in rows.query(
-        f"SELECT scenario, backend, count(*), coalesce(sum({_THOUGHT}), 0) "
-        f"FROM requests {asked.where(_DONE)} AND sent_thinking = 'true' AND wish = 'false' "
-        "GROUP BY ALL",
-        asked.values,
-    ):
-        saved = found[scenario]
+    for group in rows.groups(_ON, asked):
+        (scenario, backend), count, (thought,) = group.key, group.count, group.sums
+        saved = found.setdefault(scenario, Saved())
         saved.on += count
         saved.tokens -= float(thought)
         _add_time(saved, pace, backend, -float(thought))

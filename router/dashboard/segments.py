@@ -1,8 +1,8 @@
 """The pieces that a request log is in: which there are, and their bytes, a piece at a time.
 
-A segment is one hour's lines of one folder, `requests-<hour>.jsonl`, known by its name and by
-its first line. Somebody may compress it meanwhile, `….jsonl.gz` with the same lines: that is
-the same segment, and positions in it are those of the plain lines. Nothing is written here.
+What its files are called is `recordfiles`'. Here a segment is known by its name and by its first
+line, so that one hour's lines stay the same segment when somebody compresses them meanwhile;
+positions are those of the plain lines. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PLAIN, PACKED = ".jsonl", ".jsonl.gz"
-_NAME = re.compile(r"^(requests-[\w.-]{1,120}?)(\.jsonl|\.jsonl\.gz)$")
-_HOUR = re.compile(r"\d{8}T\d{2}")
+from router import recordfiles
+from router.recordfiles import Kind
+
 _HEAD_BYTES = 4096
 _DEPTH = 3
 _BLOCK = 1 << 16
@@ -27,10 +26,10 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One hour's lines, as they lie on the disk now."""
+    """Lines of one hour, as they lie on the disk now."""
 
     folder: str
-    stem: str  # its name without an ending
+    name: str  # packed or not
     head: str  # of what it begins with
     path: Path
     is_packed: bool
@@ -40,18 +39,12 @@ class Segment:
     @property
     def key(self) -> tuple[str, str, str]:
         """What it is known by, compressed or not."""
-        return self.folder, self.stem, self.head
+        return self.folder, self.name, self.head
 
     @property
     def state(self) -> str:
         """Changes whenever the file does."""
         return f"{self.is_packed:d}:{self.size}:{self.mtime_ns}"
-
-    @property
-    def age(self) -> tuple[str, str]:
-        """Sorts by the hour in the name; those without one come first."""
-        hour = _HOUR.search(self.stem)
-        return (hour[0] if hour else ""), self.stem
 
 
 class Finder:
@@ -66,29 +59,31 @@ class Finder:
         """All segments, the newest first."""
         seen: dict[Path, tuple[tuple[int, int, int], str]] = {}
         faults: list[str] = []
-        segments: dict[tuple[str, str, str], Segment] = {}
-        for path in files_in(self._folders):
-            name = _NAME.match(path.name)
-            if name is None:
-                continue
+        found: list[tuple[tuple[str, int], Segment]] = []
+        for file in files_in(self._folders, "requests"):
+            path = file.path
             with _noting(path, faults):
                 stat = path.stat()
                 state = stat.st_ino, stat.st_size, stat.st_mtime_ns
-                is_packed = name[2] == PACKED
                 known = self._heads.get(path)
                 is_same = known is not None and known[0] == state
-                head = known[1] if known is not None and is_same else _head(path, is_packed)
+                head = known[1] if known is not None and is_same else _head(path, file.is_packed)
                 if not head:
                     continue
                 seen[path] = state, head
                 segment = Segment(
-                    str(path.parent), name[1], head, path, is_packed, stat.st_size, stat.st_mtime_ns
+                    str(path.parent),
+                    file.name,
+                    head,
+                    path,
+                    file.is_packed,
+                    stat.st_size,
+                    stat.st_mtime_ns,
                 )
-                # Both there: the plain one is still being compressed, or about to go.
-                if not is_packed or segment.key not in segments:
-                    segments[segment.key] = segment
+                found.append(((file.hour, file.part), segment))
         self._heads, self.faults = seen, faults
-        return sorted(segments.values(), key=lambda segment: segment.age, reverse=True)
+        found.sort(key=lambda aged: aged[0], reverse=True)
+        return [segment for _, segment in found]
 
 
 @contextmanager
@@ -102,17 +97,22 @@ def _noting(path: Path, faults: list[str]) -> Iterator[None]:
         faults.append(f"{path.name} cannot be read: {error}")
 
 
-def files_in(folders: Iterable[Path]) -> Iterator[Path]:
+def files_in(folders: Iterable[Path], kind: Kind) -> Iterator[recordfiles.Segment]:
     """Files of log folders and of the folders in them, not very deep; links are not followed."""
     stack = [(folder, 0) for folder in dict.fromkeys(folders)]
     while stack:
         folder, depth = stack.pop()
-        with suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_file(follow_symlinks=False):
-                    yield Path(entry.path)
-                elif depth < _DEPTH and entry.is_dir(follow_symlinks=False):
-                    stack.append((Path(entry.path), depth + 1))
+        with suppress(OSError):
+            for file in recordfiles.segments(folder, kind=kind):
+                if not file.path.is_symlink():
+                    yield file
+        if depth < _DEPTH:
+            with suppress(OSError), os.scandir(folder) as entries:
+                stack += [
+                    (Path(entry.path), depth + 1)
+                    for entry in entries
+                    if entry.is_dir(follow_symlinks=False)
+                ]
 
 
 def _head(path: Path, is_packed: bool) -> str:

@@ -22,15 +22,17 @@ from typing import Any
 
 import duckdb
 import msgspec
+import numpy.typing as npt
 import structlog
 
 from router.dashboard import segments
 from router.dashboard.segments import Finder, Segment, Unpacked
+from router.dashboard.standing import Mark
 
 log = structlog.get_logger(__name__)
 
 #: of the tables below; another number means that the cache is made anew
-FORMAT = 2
+FORMAT = 3
 #: one line; a longer one is none of ours
 _LINE_BYTES = 1 << 20
 #: the first piece is small, so that something is there to be shown at once
@@ -39,7 +41,7 @@ _PIECE_BYTES = 32 << 20
 #: how long a look at the folders is good for
 _LOOK_S = 1.0
 #: nobody asks: nothing is read either
-_QUIET_S = 20.0
+_QUIET_S = 5.0
 _PAUSE_S = 2.0
 _CACHES = 4
 #: a database that is not written to for so long is somebody's who does not look any more
@@ -97,7 +99,7 @@ _LINE = {
 _COLUMNS = ", ".join(f"{name}: '{kind}'" for name, kind in _LINE.items())
 #: a line that is torn, or nobody's record, has no time, no id or another schema
 _READ = f"""
-SELECT ?::INTEGER AS segment, try_cast(ts AS TIMESTAMP) AS began,
+SELECT ?::INTEGER AS segment, ?::INTEGER AS piece, try_cast(ts AS TIMESTAMP) AS began,
     began + to_microseconds((coalesce(total_ms, 0) * 1000)::BIGINT) AS ended,
     * EXCLUDE (schema, ts, params, shadow), coalesce(shadow, false) AS shadow,
     json_extract_string(params.thinking, '$[0]') AS wish,
@@ -177,6 +179,7 @@ class Store:
         self._fault: str | None = None
         self._faults: dict[tuple[str, str, str], str] = {}  # segments that cannot be read on
         self._records = self._count()
+        self._mark = Mark(0, self._last_piece())
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._round = threading.Condition()
@@ -202,6 +205,16 @@ class Store:
         with self._base.cursor() as cursor:
             return cursor.execute(sql, values).fetchall()
 
+    def columns(self, sql: str, values: Sequence[Any] = ()) -> list[npt.NDArray[Any]]:
+        """Likewise, column by column; masked where something is null."""
+        with self._base.cursor() as cursor:
+            return list(cursor.execute(sql, values).fetchnumpy().values())
+
+    @property
+    def mark(self) -> Mark:
+        """All rows up to here are there for whoever asks from now on."""
+        return self._mark
+
     @contextlib.contextmanager
     def rows(
         self, sql: str, values: Sequence[Any] = (), *, at_once: int = 5000
@@ -211,7 +224,7 @@ class Store:
             cursor.execute(sql, values)
             yield iter(lambda: cursor.fetchmany(at_once), [])
 
-    def fresh(self, patience_s: float, *, age_s: float = _LOOK_S / 2) -> None:
+    def fresh(self, patience_s: float, *, age_s: float = _LOOK_S) -> None:
         """Wait until what is on the disk has been read, or a piece of it; not for long.
 
         What was seen less than `age_s` ago is fresh enough.
@@ -276,15 +289,20 @@ class Store:
 
     def _reads(self) -> dict[tuple[str, str, str], _Read]:
         rows = self._writer.execute(
-            "SELECT folder, stem, head, id, low, high, state, skipped FROM segments"
+            "SELECT folder, name, head, id, low, high, state, skipped FROM segments"
         ).fetchall()
         return {
-            (folder, stem, head): _Read(id, low, high, state, skipped, high - low)
-            for folder, stem, head, id, low, high, state, skipped in rows
+            (folder, name, head): _Read(id, low, high, state, skipped, high - low)
+            for folder, name, head, id, low, high, state, skipped in rows
         }
 
     def _count(self) -> int:
         found = self._writer.execute("SELECT count(*) FROM requests").fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def _last_piece(self) -> int:
+        found = self._writer.execute("SELECT coalesce(max(piece), 0) FROM requests").fetchone()
         assert found is not None
         return int(found[0])
 
@@ -373,6 +391,7 @@ class Store:
             self._writer.execute("DELETE FROM requests WHERE segment = ?", [read.id])
             self._writer.execute("DELETE FROM segments WHERE id = ?", [read.id])
         self._records = self._count()
+        self._mark = Mark(self._mark.epoch + 1, self._mark.piece)
 
     def _read_on(self, segment: Segment, read: _Read) -> bool:
         """What was written behind what has been read; whether that was anything."""
@@ -442,21 +461,24 @@ class Store:
     ) -> None:
         """Rows of a piece, and how far reading has come with it, or neither."""
         lines = _lines_in(piece)
+        mark = Mark(self._mark.epoch, self._mark.piece + 1)
         with self._transaction():
             try:
-                taken = self._insert(read.id, piece)
+                taken = self._insert(read.id, mark.piece, piece)
             except duckdb.InvalidInputException:
                 self._writer.execute("ROLLBACK")
                 self._writer.execute("BEGIN")
-                taken = self._insert(read.id, _tame(piece))
+                taken = self._insert(read.id, mark.piece, _tame(piece))
             changed = _Read(read.id, low, high, state, read.skipped + lines - taken, read.size)
             self._save(segment, changed)
         self._known[segment.key] = changed
         self._records += taken
+        if taken:
+            self._mark = mark
 
-    def _insert(self, id: int, piece: bytes) -> int:
+    def _insert(self, id: int, number: int, piece: bytes) -> int:
         with _as_file(piece) as path:
-            self._writer.execute("INSERT INTO requests " + _READ, [id, path])
+            self._writer.execute("INSERT INTO requests " + _READ, [id, number, path])
             found = self._writer.fetchone()
         return int(found[0]) if found is not None else 0
 
@@ -495,11 +517,11 @@ def _fits(base: duckdb.DuckDBPyConnection) -> bool:
         base.execute("CREATE TABLE about (format INTEGER)")
         base.execute("INSERT INTO about VALUES (?)", [FORMAT])
         base.execute(
-            "CREATE TABLE segments (id INTEGER, folder VARCHAR, stem VARCHAR, head VARCHAR, "
+            "CREATE TABLE segments (id INTEGER, folder VARCHAR, name VARCHAR, head VARCHAR, "
             "low BIGINT, high BIGINT, state VARCHAR, skipped BIGINT)"
         )
         with _as_file(b"\n") as path:
-            base.execute("CREATE TABLE requests AS " + _READ, [0, path])
+            base.execute("CREATE TABLE requests AS " + _READ, [0, 0, path])
         base.execute("COMMIT")
         return True
     if not {"about", "segments", "requests"} <= tables:

@@ -23,21 +23,14 @@ from aiohttp import web
 from router import __version__, heads, policycheck, reading, tomlfile, visitors
 from router import policy as policies
 from router.chat import Endpoint
-from router.errors import (
-    BadKey,
-    ClientError,
-    InvalidJson,
-    MethodNotAllowed,
-    NotFound,
-    RouterError,
-)
+from router.errors import BadKey, ClientError, InvalidJson, NotFound
 from router.explain import told
 from router.keyring import Grant, digest_of
 from router.policy import Policy
 from router.policycheck import Finding
 from router.server import openapi
 from router.server.dashboard import OPEN, Dashboard
-from router.server.plain import headers_of, not_found
+from router.server.faults import answer_to
 from router.tomlfile import FileFault
 from router.verdict import Slot, decide_for
 
@@ -79,15 +72,6 @@ def _json(value: Any, status: int = 200, **headers: str) -> web.Response:
         status=status,
         content_type="application/json",
         headers=headers,
-    )
-
-
-def _error(fault: RouterError) -> web.Response:
-    return web.Response(
-        body=fault.body(),
-        status=fault.status,
-        content_type="application/json",
-        headers=headers_of(fault),
     )
 
 
@@ -151,23 +135,8 @@ class Pages:
         try:
             self._admit(request)
             response = await handler(request)
-        except RouterError as fault:
-            response = _error(fault)
-        except web.HTTPMethodNotAllowed as error:
-            allowed = ", ".join(sorted(error.allowed_methods))
-            response = _error(
-                MethodNotAllowed(f"{request.method} is not allowed here; {allowed} is.")
-            )
-            response.headers["Allow"] = allowed
-        except web.HTTPNotFound:
-            response = _error(not_found(request.method, request.path))
-        except web.HTTPException as error:
-            refusal = ClientError(error.reason)
-            refusal.status = error.status
-            response = _error(refusal)
-        except Exception:
-            log.exception("page failed", path=request.path)
-            response = _error(RouterError("The router failed on this page; its log says why."))
+        except Exception as error:
+            response = answer_to(request, error)
         with contextlib.suppress(ConnectionError):
             await response.prepare(request)
             await response.write_eof()

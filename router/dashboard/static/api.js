@@ -12,6 +12,8 @@ let key = recallSession("admin-key");
 export const keyWanted = signal("");
 /** How many answers are awaited. */
 export const pending = signal(0);
+/** Milliseconds of computing that the last view took. */
+export const cost = signal(0);
 
 class ApiError extends Error {
   /** `kind`: "network", "key", "refused" (4xx) or "server". */
@@ -65,6 +67,8 @@ export const ask = async (path, { query = "", signal, body } = {}) => {
     throw new ApiError("network", String(error.message));
   }
   if (!reply.ok) throw await fault(reply);
+  const took = /\bview;dur=([\d.]+)/.exec(reply.headers.get("server-timing") || "");
+  if (took && path !== "meta") cost.value = Number(took[1]);
   return reply;
 };
 

@@ -1,6 +1,7 @@
 // When data is asked for again: by a clock that suits the range, not while paused or out of sight.
 
 import { computed, effect, signal } from "./dom.js";
+import { cost } from "./api.js";
 import { ends, route } from "./route.js";
 
 export const paused = signal(false);
@@ -9,6 +10,10 @@ export const hidden = signal(document.hidden);
 export const tick = signal(0);
 export const running = computed(() => !paused.value && !hidden.value);
 
+/** A view may take this share of a processor, however much it has to look through. */
+const SHARE = 1 / 20;
+const MOST_SECONDS = 600;
+
 /** Seconds between two ticks; 0: a range that is over does not change. */
 export const interval = computed(() => {
   const state = route.value;
@@ -16,7 +21,8 @@ export const interval = computed(() => {
   const [from, to] = ends(state, now);
   if (state.to && to < now - 60) return 0;
   const span = to - from;
-  return span <= 3600 ? 5 : span <= 86400 ? 15 : 60;
+  const usual = span <= 3600 ? 5 : span <= 86400 ? 15 : 60;
+  return Math.max(usual, Math.min(Math.ceil(cost.value / 1000 / SHARE), MOST_SECONDS));
 });
 
 export const refreshNow = () => {
