@@ -485,10 +485,14 @@ class Heard:
         self.texts: list[str] = []
 
     def scenario(
-        self, request: ChatRequest, header_hint: str = "", recall: Recall | None = None
+        self,
+        request: ChatRequest,
+        header_hint: str = "",
+        recall: Recall | None = None,
+        allowed: tuple[str, ...] | None = None,
     ) -> Classification:
         self.texts.append(request.text)
-        return self._inner.scenario(request, header_hint, recall)
+        return self._inner.scenario(request, header_hint, recall, allowed)
 
 
 @pytest.mark.parametrize("content", ["refund", [{"type": "text", "text": "refund"}]])

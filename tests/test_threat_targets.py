@@ -186,4 +186,4 @@ def test_a_name_server_moves_a_backend_but_changes_no_port_path_or_scheme() -> N
     for url in ("https://models:8000", "file:///etc/passwd", "gopher://x", "http://u:p@models",
                 "http://models/path", "http://models?x=1"):  # fmt: skip
         with pytest.raises(ValueError, match=r"discover|base URL|http"):
-            Backend(name="gpu", url=url, discover=True)
+            Backend.model_validate({"name": "gpu", "url": url, "discover": True})

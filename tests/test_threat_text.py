@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.clients.demo import await_fact
 from tests.support.product import ROOT, Product
 from tests.support.rawbackend import RawBackend, whole
 from tests.support.rawclient import RawReply, exchange, request_bytes
@@ -331,7 +332,11 @@ def test_what_is_written_is_not_for_everybody_on_the_machine(product: Product) -
     label = json.dumps({"scenario": "chat"})
     kind = {"content-type": "application/json"}
     where = f"{product.url}/dashboard/api/requests/modes/label"
-    assert httpx.post(where, content=label, headers=kind, timeout=30).status_code == 201
+
+    def is_labelled() -> bool:  # once the prompt is written, too
+        return httpx.post(where, content=label, headers=kind, timeout=30).status_code == 201
+
+    await_fact(is_labelled)
     written = [path for path in product.log_dir.iterdir() if path.is_file()]
     written += [path for path in product.folder.glob("cache/**/*.duckdb*") if path.is_file()]
     names = " ".join(path.name for path in written)
