@@ -274,15 +274,20 @@ def _told(saved: Saved) -> dict[str, Any]:
         "turned_off": saved.off,
         "turned_on": saved.on,
         "estimated": saved.estimated,
-        "tokens_saved": round(saved.tokens) if is_known else None,
-        "tokens_low": round(saved.tokens - margin) if is_known else None,
-        "tokens_high": round(saved.tokens + margin) if is_known else None,
-        "seconds_saved": round(saved.seconds, 3) if is_known and saved.is_timed else None,
+        "tokens_saved": _whole(saved.tokens) if is_known else None,
+        "tokens_low": _whole(saved.tokens - margin) if is_known else None,
+        "tokens_high": _whole(saved.tokens + margin) if is_known else None,
+        "seconds_saved": _whole(saved.seconds * 1e3) / 1e3 if is_known and saved.is_timed else None,
         "cut": saved.cut,
         "basis": _weakest(saved.bases),
         "n_basis": saved.bases.get(_weakest(saved.bases) or "", 0),
         "why_not": why_not,
     }
+
+
+def _whole(value: float) -> int:
+    """Rounded; a half is one whatever the order in which its parts were added."""
+    return round(round(value, 6))
 
 
 def _why_not(saved: Saved) -> str | None:
