@@ -30,6 +30,7 @@ TARGETS: Mapping[str, Target] = {
     "told": Target("what backends and name servers tell of themselves", "json"),
     "policy": Target("policy files", "toml"),
     "config": Target("configuration files and the environment", "toml"),
+    "keys": Target("files of clients' keys", "toml"),
     "redis": Target("addresses of a Redis, and what stands in it", None, 256),
     "shared": Target("files that workers share", "json"),
     "records": Target("files of the request log", "json"),
