@@ -16,8 +16,7 @@ from tests.support.product import ROOT
 from tests.support.redisstand import free_port
 
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"),
-                *(ROOT / "benchmarks").glob("*.md")])  # fmt: skip
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 INSTALL = (DOCS / "install.md").read_text(encoding="utf-8")
 #: [text](target), but in code; images too
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

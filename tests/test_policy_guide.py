@@ -23,7 +23,7 @@ from tests.support.journey import HEAD, asked, body_of, policy_of, wired
 from tests.support.product import ROOT
 
 GUIDE = ROOT / "docs" / "policy.md"
-PAGES = [GUIDE]
+PAGES = [GUIDE, GUIDE.with_name("policy.zh.md")]
 BACKEND = Backend.model_validate({"name": "a", "url": "http://127.0.0.1:1", "dialect": "vllm"})
 
 
