@@ -20,8 +20,12 @@ PYTEST = -m pytest -n $(AT_ONCE) --dist loadfile
 run: $(STAMP)-demo
 	$(BIN)/scenario-router up --config config.toml $(ARGS)
 
-test: $(STAMP)-test tools lint
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python $(PYTEST) $(ARGS)
+# FUZZ=1, as CI has it: the fuzzer runs beside them with what they leave of the processors, and what
+# it finds counts.
+test: $(STAMP)-test tools lint $(if $(FUZZ),$(VENV)/.installed-fuzz)
+	$(if $(FUZZ),$(BIN)/python -m tests.fuzz --beside >$(VENV)/fuzz.log 2>&1 & )\
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python $(PYTEST) $(ARGS)$(if $(FUZZ),; failed=$$?; \
+	wait $$! || failed=1; cat $(VENV)/fuzz.log; exit $$failed)
 ifeq ($(ARGS),)
 	@if command -v $${CC:-cc} >/dev/null && test -e "$$($(BIN)/python -c $(HEADER))"; then \
 		$(MAKE) --no-print-directory test-compiled ARGS="$(ON_THE_PATH)"; \

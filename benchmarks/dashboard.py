@@ -189,9 +189,8 @@ def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
 class Reader:
     """Somebody at the dashboard: the live stream, and views that are asked for anew, one by one.
 
-    A view a second over the whole log is more than the page asks for: it renews what is seen every
-    5 s where an hour is shown, every 60 s where it is more than a day. It is somebody who clicks
-    and clicks.
+    A view every 5 s is what an open page asks for where an hour is shown; over the whole log, as
+    here, it would wait for 60 s. `--pause 1` is somebody who clicks and clicks.
     """
 
     def __init__(self, port: int, pause_s: float) -> None:
@@ -535,7 +534,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--only-router", action="store_true", help="leave out starts, views and memory"
     )
     parser.add_argument(
-        "--pause", type=float, default=1.0, help="between two views that are asked for, seconds"
+        "--pause", type=float, default=5.0, help="between two views that are asked for, seconds"
     )
     parser.add_argument(
         "--stranger", action="store_true", help="in the reader's place work that is none of ours"

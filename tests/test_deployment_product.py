@@ -82,9 +82,16 @@ def status_of(product: Product, path: str) -> int | None:
 
 def check_health(product: Product) -> int:
     """The image's health check, at the port that this one has."""
-    program, *arguments = [word.replace("8088", str(product.port)) for word in IMAGE.healthcheck]
-    assert program == "python"
-    return subprocess.run([sys.executable, *arguments], capture_output=True).returncode
+    there = {target: str(ROOT / source) for source, target in IMAGE.copied.items()}
+    there |= {
+        "python": sys.executable,
+        "/etc/scenario-router/config.toml": str(product.folder / "etc/scenario-router/config.toml"),
+    }
+    return subprocess.run(
+        [there.get(word, word) for word in IMAGE.healthcheck],
+        env={"SCENARIO_ROUTER_SERVER__PORT": str(product.port)},
+        capture_output=True,
+    ).returncode
 
 
 def test_the_image_serves_from_a_read_only_root_and_ends_its_streams_when_told(

@@ -1,15 +1,16 @@
-"""The policy guide says what is so: blocks load, rows of its tables are tried, commands are taken."""
+"""The policy guide says what is so: blocks load, rows of tables are tried, commands are taken."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -64,6 +65,7 @@ def test_every_block_is_sound_and_no_rule_in_it_does_nothing(block: str) -> None
 
 @pytest.mark.parametrize("block", [block for block in TOML if "[[tests]]" in block])
 def test_its_promises_are_kept(block: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "policies" / "examples", tmp_path / "examples")
     (tmp_path / "policy.toml").write_text(block, encoding="utf-8")
 
     ran = subprocess.run(
@@ -88,7 +90,7 @@ def test_every_row_of_the_rules_comes_to_what_it_says(rule: str, sent: str, gone
 
 def span(cell: str) -> str:
     (text,) = re.findall(r"^`(.+)`$", cell)
-    return text.replace("\\|", "|")
+    return str(text).replace("\\|", "|")
 
 
 def members(cell: str) -> dict[str, Any]:
@@ -138,15 +140,15 @@ def test_no_condition_and_no_guard_is_left_out(page: Path) -> None:
 
 
 def _kind(name: str) -> Any:
-    from typing import get_type_hints
-
     return get_type_hints(Structure)[name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_its_commands_are_taken(page: Path) -> None:
     spans = re.findall(r"`(scenario-router [^`]+)`", told(page))
-    lines = [re.sub(r"\s+#.*", "", line) for block in blocks(page, "sh") for line in block.splitlines()]
+    lines = [
+        re.sub(r"\s+#.*", "", line) for block in blocks(page, "sh") for line in block.splitlines()
+    ]
     commands = [shlex.split(line)[1:] for line in (*spans, *lines)]
 
     assert len(commands) > 5

@@ -396,6 +396,12 @@ def test_a_rule_that_no_backend_hears_differs_from_one_that_some_do_not() -> Non
     assert found_in(text, [backend("auto")]) == []
 
 
+def test_what_the_router_does_itself_no_backend_needs_to_hear() -> None:
+    text = preset('reasoning_output = "drop"\nstream = "collect"')
+
+    assert found_in(text, [backend(name) for name in ("vllm", "openai", "transformers")]) == []
+
+
 def test_a_backend_of_another_pool_has_nothing_to_hear() -> None:
     text = preset("top_k = 5") + "[scenarios.faq]\npool = 'gpu'\n"
 

@@ -253,6 +253,25 @@ def test_clients_must_show_a_certificate_where_one_is_asked_for(
     assert len(backend.requests) == 1
 
 
+@pytest.mark.parametrize("asks_clients", [False, True])
+def test_the_health_check_of_the_image_speaks_tls_where_the_configuration_does(
+    asks_clients: bool, backend: ScriptedBackend, server: Pair, ca: Authority, tmp_path: Path
+) -> None:
+    asked = edge(server, **({"tls_client_ca": str(ca.file)} if asks_clients else {}))
+    with start(tmp_path, {"name": "one", "url": backend.url}, **asked) as product:
+        command = [
+            *(sys.executable, "-I", str(ROOT / "docker/healthcheck.py")),
+            str(tmp_path / "config.toml"),
+        ]
+        env = {"SCENARIO_ROUTER_SERVER__PORT": str(product.port)}
+
+        alive = subprocess.run(command, env=env, check=False)
+        assert product.stop() == 0
+        dead = subprocess.run(command, env=env, check=False)
+
+    assert (alive.returncode, dead.returncode) == (0, 1)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_renewed_certificate_is_taken_while_streams_go_on(
     backend: ScriptedBackend, ca: Authority, tmp_path: Path, workers: int

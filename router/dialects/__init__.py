@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.dialects import flat, llamacpp, ollama, openai, sglang, transformers, vllm
-from router.dialects.spoken import Dialect, Place, Said, encode, say
+from router.dialects.spoken import OURS, Dialect, Place, Said, encode, say
 
-__all__ = ["DIALECTS", "Dialect", "Place", "Said", "encode", "of", "say"]
+__all__ = ["DIALECTS", "OURS", "Dialect", "Place", "Said", "encode", "of", "say"]
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect

@@ -74,7 +74,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: what the router does with an answer itself, whatever the server could do
-_OURS = frozenset({"reasoning_output", "stream"})
+OURS = frozenset({"reasoning_output", "stream"})
 #: what each endpoint but chat can carry; chat carries everything
 _COMPLETIONS = frozenset(params.PARAMS) - {"thinking", "thinking_budget", "reasoning_output"}
 _RESPONSES = frozenset({"temperature", "top_p", "max_new_tokens"})
@@ -198,7 +198,7 @@ def _say(
 ) -> None:
     place = _place(change, request, dialect)
     value = change.value
-    if change.name in _OURS:
+    if change.name in OURS:
         # The router does it itself. To a server of unknown kind the client's own word goes on.
         if not dialect.passes_unsayable:
             _remove(change, (), edits, nested)

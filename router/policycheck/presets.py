@@ -115,7 +115,7 @@ def _deaf(name: str, rule: Rule, pool: str, members: Sequence[Backend]) -> str |
 
 
 def _hears(backend: Backend, name: str, rule: Rule) -> bool:
-    if backend.dialect == "auto":
+    if backend.dialect == "auto" or name in dialects.OURS:
         return True
     dialect = dialects.of(backend.dialect)
     if name.startswith("extra."):

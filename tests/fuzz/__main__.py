@@ -1,4 +1,4 @@
-"""All targets, some at once: `python -m tests.fuzz [--seconds 60] [--jobs 2] [--keep] [NAME …]`.
+"""All targets, some at once: `python -m tests.fuzz [--seconds 60] [--keep] [NAME …]`.
 
 What leads somewhere new is gathered in `.fuzz/`, so a run goes on where the last one ended.
 `--keep` makes the committed corpus anew of it, as small as covers the same.
@@ -26,6 +26,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CORPUS, REGRESSIONS, DICTIONARIES = HERE / "corpus", HERE / "regressions", HERE / "dictionaries"
 GATHERED = ROOT / ".fuzz"
+#: niceness, and targets at once, where others need the processors: they mostly wait then
+_LEAST, _BESIDE = 19, 4
 _STATE = re.compile(r"^#(\d+)\s+(\w+)\s+cov: (\d+) ft: (\d+) corp: (\d+)/", re.MULTILINE)
 _FINDING = re.compile(r"Test unit written to (\S+)")
 _ERROR = re.compile(
@@ -48,9 +50,9 @@ class Run(NamedTuple):
 
 def main() -> int:
     asked = _asked()
-    os.nice(10)  # beside tests or a user's work: they come first
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        runs = list(pool.map(lambda name: fuzzed(name, asked.seconds), asked.names))
+    os.nice(_LEAST if asked.beside else 10)  # a user's work, or tests, come first
+    with ThreadPoolExecutor(asked.jobs or (_BESIDE if asked.beside else 2)) as pool:
+        runs = list(pool.map(lambda name: fuzzed(name, asked), asked.names))
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table(runs))
     for run in runs:
@@ -69,7 +71,12 @@ def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(TARGETS), metavar="NAME")
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("--jobs", type=int, default=2, help="targets at once")
+    parser.add_argument("--jobs", type=int, help="targets at once (default: 2; 4 with --beside)")
+    parser.add_argument(
+        "--beside",
+        action="store_true",
+        help="with what other work leaves of the processors, and the same inputs in each run",
+    )
     parser.add_argument("--keep", action="store_true", help="make the committed corpus anew")
     asked = parser.parse_args()
     unknown = [name for name in asked.names if name not in TARGETS]
@@ -78,18 +85,22 @@ def _asked() -> argparse.Namespace:
     return asked
 
 
-def fuzzed(name: str, seconds: int) -> Run:
+def fuzzed(name: str, asked: argparse.Namespace) -> Run:
     target = TARGETS[name]
     gathered, findings = GATHERED / name, GATHERED / "findings"
     gathered.mkdir(parents=True, exist_ok=True)
     findings.mkdir(exist_ok=True)
     options = [
-        f"-max_total_time={seconds}",
+        f"-max_total_time={asked.seconds}",
         f"-max_len={target.longest}",
         f"-artifact_prefix={findings}/{name}-",
         "-timeout=60",  # by the clock on the wall, of a process that others push aside
         "-rss_limit_mb=2048",
     ]
+    if asked.beside:
+        # Drawn alike in each run: what it comes to is a matter of the change alone, and of how far
+        # it gets.
+        options.append("-seed=1")
     if target.dictionary is not None:
         options.append(f"-dict={DICTIONARIES / target.dictionary}.dict")
     there = [folder for folder in (CORPUS / name, REGRESSIONS / name) if folder.is_dir()]

@@ -40,4 +40,6 @@ def check_revoked(text: str, written: KeyFile, name: str) -> None:
     except FileFault as fault:
         assert fault.mistakes
         return
-    assert dict(without.keys) == {other: key for other, key in written.keys.items() if other != name}
+    assert dict(without.keys) == {
+        other: key for other, key in written.keys.items() if other != name
+    }
