@@ -66,6 +66,7 @@ class RequestReader:
         "_count_limit",
         "_fault",
         "_fields",
+        "_first",
         "_has_said_last",
         "_head_limit",
         "_head_size",
@@ -115,6 +116,7 @@ class RequestReader:
         self._is_upgrade = False
         self._is_unmeasured = False  # the head's beginning came behind a chunked body
         self._is_begun = False
+        self._first = b""  # byte of the connection
         self._has_said_last = False  # what follows is not one of its requests; llhttp says so
 
     @property
@@ -123,6 +125,8 @@ class RequestReader:
         return self.head is None and not self._is_begun
 
     def feed(self, data: bytes) -> None:
+        if not self._first:
+            self._first = data[:1]
         while data:
             if self.head is not None:
                 data = self._read_body(data)
@@ -229,7 +233,7 @@ class RequestReader:
         except httptools.HttpParserCallbackError as error:
             raise self._fault or BadRequestHead("The request cannot be read.") from error
         except httptools.HttpParserError as error:
-            if data.startswith(_TLS_HANDSHAKE) and self._head_size <= len(data):
+            if self._first == _TLS_HANDSHAKE:
                 raise TlsOnPlainPort("This port speaks plain HTTP: use http://.") from None
             raise BadRequestHead(f"The request is not valid HTTP: {error}.") from None
         return b""

@@ -199,6 +199,16 @@ def test_what_must_not_be_said_is_refused_whole_and_byte_by_byte(name: str) -> N
 ENDING = [raw for name, (raw, _) in BAD.items() if "never ends" not in name]
 
 
+def test_a_handshake_is_one_at_the_beginning_of_a_connection_alone() -> None:
+    """However what comes before it was read, and cut."""
+    hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+    assert hear(hello).fault is hear(hello[:1]).fault is TlsOnPlainPort
+    for raw, _ in GOOD.values():
+        for pieces in ((raw + hello,), (raw, hello), (raw[:-1], raw[-1:] + hello)):
+            assert hear(*pieces).fault is BadRequestHead
+
+
 @given(
     st.lists(st.sampled_from([raw for raw, _ in GOOD.values()]), min_size=1, max_size=3),
     st.one_of(st.none(), st.sampled_from(ENDING)),
