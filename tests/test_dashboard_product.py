@@ -80,16 +80,17 @@ def test_the_views_count_what_was_asked(product: Product) -> None:
 
 
 def test_the_page_is_there_with_all_that_it_loads(product: Product) -> None:
-    page = httpx.get(product.url + "/dashboard")
+    page = httpx.get(product.url + "/dashboard", timeout=30)
     assert page.status_code == 200
     assert page.headers["x-router-policy"] == product.get("/version")["policy"]
     assert page.headers["server"] == "scenario-router"
-    style = httpx.get(product.url + "/dashboard/static/style.css")
+    style = httpx.get(product.url + "/dashboard/static/style.css", timeout=30)
     assert style.headers["content-type"].startswith("text/css")
     assert style.headers["content-encoding"] == "gzip"
     again = httpx.get(
         product.url + "/dashboard/static/style.css",
         headers={"If-None-Match": style.headers["etag"]},
+        timeout=30,
     )
     assert again.status_code == 304
 
@@ -113,13 +114,16 @@ def test_another_site_may_not_write_through_a_router(product: Product) -> None:
         f"{product.url}/dashboard/api/requests/x/label",
         json={"scenario": "faq"},
         headers={"Origin": "https://evil.example"},
+        timeout=30,
     )
     assert (reply.status_code, reply.json()["error"]["code"]) == (403, "cross_origin")
 
 
 def test_a_client_cannot_speak_for_the_router(product: Product) -> None:
     reply = httpx.get(
-        f"{product.url}/dashboard/api/meta", headers={"X-Router-Live": '{"policy": "forged"}'}
+        f"{product.url}/dashboard/api/meta",
+        headers={"X-Router-Live": '{"policy": "forged"}'},
+        timeout=30,
     )
     assert reply.json()["policy"] == product.get("/version")["policy"]
 
@@ -204,7 +208,7 @@ def test_experiments_are_told_as_the_router_finds_them(tmp_path: Path) -> None:
         ]
         for number in range(24):
             trying.ask(product, f"s-{number}")
-        post = httpx.post(f"{product.url}/router/experiments/pace/stop?arm=slow")
+        post = httpx.post(f"{product.url}/router/experiments/pace/stop?arm=slow", timeout=30)
         assert post.status_code == 200
         product.wait_records(24)
 
@@ -223,7 +227,9 @@ def test_experiments_are_told_as_the_router_finds_them(tmp_path: Path) -> None:
             assert live["control"] == (row["arm"] == "control")
         named = api(product, "experiments", arm="same", scenario="nothing-of-it")["rows"]
         assert [(row["arm"], row["requests"]) for row in named] == [("same", 0)]
-        reply = httpx.get(f"{product.url}/dashboard/api/export?view=experiments&format=json")
+        reply = httpx.get(
+            f"{product.url}/dashboard/api/export?view=experiments&format=json", timeout=30
+        )
         assert [row["live"]["state"] for row in reply.json()] == ["running", "stopped", "running"]
 
         product.policy_path.write_text(
@@ -250,7 +256,7 @@ def test_a_kept_prompt_is_labelled_for_eval_and_suggest_and_explained(
         )
         product.signal(signal.SIGHUP)
         told = "/router/policy"
-        await_true(lambda: "refund" in httpx.get(product.url + told).text, "the policy")
+        await_true(lambda: "refund" in httpx.get(product.url + told, timeout=30).text, "the policy")
         abouts = (
             *("my invoice", "an invoice in euro", "the invoice of May, for me@example.org"),
             *("the tax on an invoice", "an invoice that is wrong", "rivers", "songs", "the sea"),
@@ -316,11 +322,11 @@ def test_without_duckdb_there_is_a_page_that_says_so(pool: Pool, tmp_path: Path)
     (hidden / "duckdb.py").write_text("raise ModuleNotFoundError('hidden', name='duckdb')\n")
     env = {**own_cache(tmp_path), "PYTHONPATH": str(hidden)}
     with pool.start(tmp_path, env=env) as product:
-        page = httpx.get(product.url + "/dashboard")
+        page = httpx.get(product.url + "/dashboard", timeout=30)
         assert page.status_code == 503
         assert page.headers["content-type"].startswith("text/html")
         assert "pip install duckdb" in page.text
-        reply = httpx.get(product.url + "/dashboard/api/meta")
+        reply = httpx.get(product.url + "/dashboard/api/meta", timeout=30)
         assert reply.status_code == 503
         assert reply.json()["error"]["code"] == "dashboard_unavailable"
         assert where(ask(product)) in ("a", "b")

@@ -75,7 +75,7 @@ def all_answers(port: int, raw: bytes) -> bytes:
     found = b""
     with socket.create_connection((HOST, port), 10) as connection:
         connection.sendall(raw)
-        while select.select([connection], [], [], 0.3 if found else 5.0)[0]:
+        while select.select([connection], [], [], 0.3 if found else 30.0)[0]:
             data = connection.recv(65536)
             if not data:
                 break
