@@ -26,7 +26,7 @@ def test_of_two_that_are_alike_looking_all_the_time_finds_no_difference(
     simulate: ModuleType,
 ) -> None:
     for case in simulate.TIMES:
-        assert simulate.count(case, runs=50, seed=7).alarm_rate <= ALPHA, case.name
+        assert simulate.count(case, runs=100, seed=7).alarm_rate <= ALPHA, case.name
     for case in simulate.CHANCES:
         assert simulate.count(case, runs=4, seed=7).alarm_rate <= ALPHA, case.name
 

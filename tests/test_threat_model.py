@@ -37,11 +37,15 @@ def lines() -> list[tuple[str, list[tuple[str, str]]]]:
     return found
 
 
-def tests_in(path: Path) -> set[str]:
+def functions_in(path: Path) -> set[str]:
     """The tests that pytest finds in a file, by their names: functions, and methods of classes."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     inner = [node for each in body if isinstance(each, ast.ClassDef) for node in each.body]
-    return {node.name for node in (*body, *inner) if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in (*body, *inner)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def test_every_line_of_the_threat_model_names_tests_that_are_run() -> None:
@@ -50,7 +54,7 @@ def test_every_line_of_the_threat_model_names_tests_that_are_run() -> None:
     assert len(named) > 40
     assert [threat for threat, tests in named if not tests] == []
     wanted = {(name, test) for _, tests in named for name, test in tests}
-    found = {name: tests_in(ROOT / "tests" / name) for name, _ in wanted}
+    found = {name: functions_in(ROOT / "tests" / name) for name, _ in wanted}
 
     assert sorted((name, test) for name, test in wanted if test not in found[name]) == []
     assert all(Path(name).name.startswith("test_") for name in found)
