@@ -14,7 +14,8 @@ import msgspec
 from router import thought
 
 _BLANKS = (" ", "\\n", "\\r", "\\t")
-_OPENINGS = (thought.OPEN, thought.OPEN.replace("<", "\\u003c").replace(">", "\\u003e"))
+#: how careful encoders write what HTML would take for a tag
+_ESCAPED = {"\\u003c": "<", "\\u003C": "<", "\\u003e": ">", "\\u003E": ">"}
 _LOOKED_AT = 48
 _decode = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _text = msgspec.json.Decoder(str).decode
@@ -26,10 +27,13 @@ def begins_with_thought(content: msgspec.Raw) -> bool:
     start = memoryview(content)[:_LOOKED_AT].tobytes()
     if start[:1] != b'"':
         return False
-    text = start[1:].decode("ascii", "replace").lower()
+    text = start[1:].decode("ascii", "replace")
+    if "\\u003" in text:
+        for written, meant in _ESCAPED.items():
+            text = text.replace(written, meant)
     while text.startswith(_BLANKS):
         text = text.removeprefix(next(blank for blank in _BLANKS if text.startswith(blank)))
-    return text.startswith(_OPENINGS)
+    return text.startswith(thought.OPEN)
 
 
 def without_thoughts(messages: msgspec.Raw, at: Sequence[int]) -> bytes:

@@ -266,6 +266,8 @@ class Stream:
         if not self.sample and bridge.document_in(data) is not None:
             self.sample = data
         across = self._bridge
+        if across is not None and across.is_settled and across.mode == "keep":
+            across = None  # its beginning may have gone out already, and all of it stays as it is
         if across is None or (across.is_settled and not bridge.sees(data)):
             if self._shape is None and self.tally.said is None:
                 self._shape = shape_of(event.raw, frame)

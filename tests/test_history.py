@@ -57,6 +57,16 @@ def test_an_answer_that_opens_with_a_word_stays(word: str, rest: str) -> None:
     assert answered(word + rest) == word + rest
 
 
+@pytest.mark.parametrize(
+    "content", ["<thinK>Well.</thinK>Hm.", "<THINK>Well.</THINK>", "\\u003cthin>"]
+)
+def test_what_is_no_tag_to_a_template_leaves_every_byte_as_it_was(content: str) -> None:
+    raw = b'[{"role": "assistant",  "content": "%b"}, {"role": "user", "content": "?"}]'
+    messages = raw % content.encode()
+
+    assert parsed(messages).raw == b'{"messages":' + messages + b"}"
+
+
 @pytest.mark.parametrize("thought", [OPEN, f"{OPEN}\nWell", f"{OPEN}Well</thi"])
 def test_of_a_thought_that_has_no_end_nothing_stays(thought: str) -> None:
     assert answered(thought) == ""

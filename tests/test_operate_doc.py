@@ -1,4 +1,7 @@
-"""The runbook names nothing that is not there, and leaves out no alert and no error code."""
+"""The runbook names nothing that is not there, and leaves out no alert and no error code.
+
+What the page of questions names is there, too.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,15 @@ from tests.support.scripted import ScriptedBackend
 
 PACKAGE = Path(router.__file__).parent
 TEXT = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
 PROSE = re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S)
-SPANS = sorted({re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", PROSE)})
+
+
+def spans(prose: str) -> set[str]:
+    return {re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", prose)}
+
+
+SPANS = sorted(spans(PROSE))
 LINES = [
     re.sub(r"\s+#.*", "", line)
     for block in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S)
@@ -48,7 +58,7 @@ OTHERS = {
     *("TimeoutStopSec", "stop_grace_period", "terminationGracePeriodSeconds", "LimitNOFILE"),
     *("SSL_CERT_FILE", "OOM", "event", "$ROUTER", "https://", "GET /health", "cannot listen on"),
     *("Authorization: Bearer …", "name=key,name2=key2", "SCENARIO_ROUTER_CACHE"),
-    "user",  # in a request's body
+    *("user", "n", "reasoning_effort", "enable_thinking", "auto", "auto:<scenario>"),  # in a body
     *("requests-*.jsonl.gz", "bodies-*", "transformers serve", "[DONE]", "auto:chat"),
     "curl http://127.0.0.1:8088/metrics",
 }  # fmt: skip
@@ -203,7 +213,7 @@ def is_known(span: str) -> bool:
         return is_setting(span)
     if span.startswith("x-"):
         name, _, value = span.partition(": ")
-        return name in _SOURCES and (not value or value in ("off", "chat"))
+        return name in _SOURCES and (not value or value in ("off", "chat", "true"))
     if span.startswith("--"):
         return span in _SOURCES
     if re.fullmatch(r"(\w+) --json", span):
@@ -219,7 +229,7 @@ def is_known(span: str) -> bool:
 _SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("span", sorted({*SPANS, *spans(FAQ)}))
 def test_whatever_it_names_exists(span: str) -> None:
     assert is_known(span)
 
