@@ -469,6 +469,7 @@ class App:
             is_policy_ok=self.keeper.last_error is None,
             is_config_ok=self.config_keeper.last_error is None,
             is_log_ok=self.journal.fault is None,
+            tls_ends_at=self.tls.edge_ends_at,
             is_redis_ok=all(of.status()["is_ok"] for of in stores) if stores else None,
             is_keys_ok=self.keys_keeper.last_error is None if self.keys_keeper else None,
         )

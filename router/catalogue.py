@@ -228,6 +228,11 @@ METRICS: Mapping[str, Metric] = {
             "gauge",
             "0 while the file of keys is refused; only where there is one.",
         ),
+        Metric(
+            "tls_certificate_expiry_timestamp_seconds",
+            "gauge",
+            "When the certificate in force at the edge ends; 0: no client takes it. Only with TLS.",
+        ),
         Metric("sessions", "gauge", "Sessions that a worker remembers.", ("worker",)),
         Metric("redis_up", "gauge", "1 while Redis answers; only where something is kept there."),
         Metric("redis_errors_total", "counter", "Faults of Redis, where something is kept there."),

@@ -70,6 +70,7 @@ class Report(msgspec.Struct):
     arms: dict[str, bool] = {}  # experiment/arm → whether it is stopped
     is_keys_ok: bool | None = None  # None: there is no file of keys
     connections: int = 0  # of clients
+    tls_ends_at: float | None = None  # since the epoch; None: no TLS at the edge
 
 
 class Snapshot(msgspec.Struct):
@@ -274,6 +275,7 @@ def gauges_of(reports: Sequence[Report]) -> Mapping[str, dict[Labels, float]]:
     backends = _backends(reports)
     keys = [report.is_keys_ok for report in reports if report.is_keys_ok is not None]
     redis = [report.is_redis_ok for report in reports if report.is_redis_ok is not None]
+    ends = [report.tls_ends_at for report in reports if report.tls_ends_at is not None]
     return {
         "connections": {(): sum(report.connections for report in reports)},
         "queue_waiting": {(): sum(report.waiting for report in reports)},
@@ -293,6 +295,7 @@ def gauges_of(reports: Sequence[Report]) -> Mapping[str, dict[Labels, float]]:
         "policy_last_reload_successful": {(): float(all(r.is_policy_ok for r in reports))},
         "config_last_reload_successful": {(): float(all(r.is_config_ok for r in reports))},
         "keys_last_reload_successful": {(): float(all(keys))} if keys else {},
+        "tls_certificate_expiry_timestamp_seconds": {(): min(ends)} if ends else {},
         "sessions": {(str(report.worker),): report.sessions for report in reports},
         "redis_up": {(): float(all(redis))} if redis else {},
         "log_up": {(): float(all(report.is_log_ok for report in reports))},

@@ -86,6 +86,12 @@ class Holder:
     def files(self) -> tuple[Path, ...]:
         return self._files.there
 
+    @property
+    def pair(self) -> tuple[Path, Path | None]:
+        """A server's certificate and its key."""
+        assert self._files.cert is not None
+        return self._files.cert, self._files.key
+
     def renew(self) -> bool:
         """Take the files as they are now, if they have changed. Raises FileFault."""
         now = signature_of(self.files)
@@ -106,6 +112,8 @@ class Contexts:
         self._backends: dict[tuple[Path | None, ...], Holder] = {}
         self._lock = threading.Lock()
         self.last_error: str | None = None
+        #: of the edge's certificate that is in force, since the epoch; 0: no client takes it
+        self.edge_ends_at: float | None = None
 
     def for_edge(self, server: Server) -> Holder | None:
         """None where the edge speaks plain HTTP. Raises FileFault."""
@@ -115,7 +123,15 @@ class Contexts:
         if self._edge is None or self._edge[0] != told:
             names = ("server.tls_client_ca", "server.tls_cert", "server.tls_key")
             self._edge = told, Holder(self._found(told, names), _edge_context)
+            self._note_end(self._edge[1])
         return self._edge[1]
+
+    def _note_end(self, edge: Holder) -> None:
+        try:
+            found = certificate_in(*edge.pair)
+        except (ssl.SSLError, OSError):  # changed once more in this moment: it is looked at again
+            return
+        self.edge_ends_at = 0.0 if isinstance(found, str) else found.ends_at
 
     def for_backend(self, backend: Backend) -> Holder | None:
         """Shared by backends of the same files; None for plain HTTP. Raises FileFault."""
@@ -177,7 +193,9 @@ class Contexts:
                     continue
                 if has_changed:
                     log.info("certificates in force", files=[str(path) for path in holder.files])
-                    is_new_edge |= self._edge is not None and holder is self._edge[1]
+                    if self._edge is not None and holder is self._edge[1]:
+                        is_new_edge = True
+                        self._note_end(holder)
             self.last_error = "\n".join(faults) or None
         if faults:
             log.error("certificates not taken, those before stay in force", error=self.last_error)

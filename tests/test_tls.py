@@ -32,6 +32,7 @@ from router.tomlfile import FileFault
 from tests.clients.demo import await_fact
 from tests.support.certificates import Authority, Pair
 from tests.support.product import ROOT, Product, write_toml
+from tests.support.prometheus import Page
 from tests.support.rawclient import HOST, exchange, request_bytes
 from tests.support.script import DONE, END, chat_ok, delta, stream_head
 from tests.support.scripted import ScriptedBackend
@@ -272,11 +273,27 @@ def test_the_health_check_of_the_image_speaks_tls_where_the_configuration_does(
     assert (alive.returncode, dead.returncode) == (0, 1)
 
 
+def days_left(client: httpx.Client, product: Product) -> float:
+    """Of the certificate in force, as the page of metrics has it."""
+    page = Page(client.get(product.url + "/metrics").text)
+    return (page.value("tls_certificate_expiry_timestamp_seconds") - time.time()) / 86_400
+
+
+def test_a_certificate_that_no_client_takes_has_ended_for_the_alert(
+    backend: ScriptedBackend, ca: Authority, tmp_path: Path
+) -> None:
+    over = ca.issue("over", HOST, days=-1)
+    with start(tmp_path, {"name": "one", "url": backend.url}, **edge(over)) as product:
+        page = Page(httpx.get(product.url + "/metrics", verify=False).text)
+
+    assert page.value("tls_certificate_expiry_timestamp_seconds") == 0
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_renewed_certificate_is_taken_while_streams_go_on(
     backend: ScriptedBackend, ca: Authority, tmp_path: Path, workers: int
 ) -> None:
-    shown = ca.issue(f"shown-{workers}", HOST)
+    shown = ca.issue(f"shown-{workers}", HOST, days=5)
     backend.set_script(
         [stream_head(), delta(content="one"), {"do": "wait_disconnect", "max_ms": 60_000}]
     )
@@ -294,12 +311,14 @@ def test_a_renewed_certificate_is_taken_while_streams_go_on(
             lines = reply.iter_lines()
             assert any('"one"' in line for line in lines)
             before = serial(product.port, ca.trust())
+            assert days_left(client, product) == pytest.approx(5, abs=0.1)
             shown.replace_by(ca.issue(f"next-{workers}", HOST))
 
             # Whichever worker is asked: by then all have taken it.
             await_fact(lambda: before not in {serial(product.port, ca.trust()) for _ in range(8)})
 
             assert backend.requests[0].peer_closed_at is None
+            await_fact(lambda: days_left(client, product) == pytest.approx(90, abs=0.1))
         backend.set_script([chat_ok("The Rhine.")])
         assert post(product).status_code == 200
 
