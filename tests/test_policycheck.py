@@ -696,3 +696,34 @@ def test_a_stopped_experiment_is_left_in_peace() -> None:
     text = trying().replace('["faq"]', '["faq"]\nstate = "stopped"').replace("cap = 32", "cap = 64")
 
     assert found_in(text) == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "words"),
+    [
+        (
+            "thinking_budget = 9\nthinking = true\ntemperature = 0",
+            "arms.b.preset.temperature",
+            "in the arm try/b: with thinking",
+        ),
+        ("thinking = true\nmax_new_tokens = 50", "arms.b.preset.max_new_tokens", "is lifted"),
+        ("thinking = true", "scenarios.faq.preset.max_new_tokens", "in the arm try/b: this limit"),
+    ],
+)
+def test_what_an_arm_does_to_thinking_is_told_where_it_is_written(
+    rules: str, path: str, words: str
+) -> None:
+    text = trying().replace("max_new_tokens = { cap = 32 }", rules)
+
+    [finding] = found_in(text, [backend("vllm")])
+
+    assert finding.mistake.path.endswith(path)
+    assert words in finding.mistake.message
+
+
+def test_what_a_scenario_has_already_is_not_told_of_each_arm_again() -> None:
+    text = trying() + "[scenarios.faq.thinking]\ntop_k = 1\n"
+
+    [finding] = found_in(text, [backend("vllm")])
+
+    assert finding.mistake.path == "scenarios.faq.thinking.top_k"

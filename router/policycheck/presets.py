@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from router import decide, dialects, parse, tomlfile
+from router import decide, dialects, parse, tomlfile, trials
 from router.chat import Classification, Decision, Endpoint, ParamDecision
 from router.config import Backend
 from router.dialects import Dialect
 from router.dialects.spoken import UNSAYABLE
-from router.experiment import TABLES
+from router.experiment import TABLES, Arm
 from router.policy import Policy, Rule, missing_pools, rules
 from router.policycheck.finding import Finding, fault, note
 from router.tomlfile import Key
@@ -35,9 +35,13 @@ _CARD = 'the model card of Qwen3 says "DO NOT use greedy decoding" for it, as it
 def findings(policy: Policy, backends: Sequence[Backend]) -> Iterator[Finding]:
     yield from without_backend(policy, {backend.pool for backend in backends})
     yield from _unheard(policy, backends)
-    yield from _cutting(policy)
-    yield from _greedy(policy)
-    yield from _lifted(policy)
+    seen: set[tuple[Key, str]] = set()  # an arm has most of what its scenario has
+    for side in _sides(policy):
+        for check in (_cutting, _greedy, _lifted):
+            for key, message in check(side):
+                if (key, check.__name__) not in seen:
+                    seen.add((key, check.__name__))
+                    yield note(policy, key, side.prefix + message)
     yield from _never_thinking(policy)
 
 
@@ -134,6 +138,26 @@ def _can_say(dialect: Dialect, name: str, rule: Rule) -> bool:
 # --- what a preset comes to ------------------------------------------------------------------
 
 
+class _Side(NamedTuple):
+    """A policy as some requests get it: as it stands, or in one arm of an experiment."""
+
+    policy: Policy
+    scenarios: tuple[str, ...]
+    prefix: str = ""
+    arm: Arm = Arm()
+    at: Key = ()  # of the arm
+
+
+def _sides(policy: Policy) -> Iterator[_Side]:
+    yield _Side(policy, tuple(policy.scenarios))
+    for name, written in policy.file.experiments.items():
+        for arm, told in written.arms.items():
+            if written.is_running and not told.is_plain:
+                variant = trials.variant(policy, written, arm)
+                at: Key = ("experiments", name, "arms", arm)
+                yield _Side(variant, written.scenarios, f"in the arm {name}/{arm}: ", told, at)
+
+
 def _decision(policy: Policy, scenario: str, **members: Any) -> Decision:
     """What a request for this scenario would get, one for which thinking pays."""
     body = {"messages": [{"role": "user", "content": "?"}], **members}
@@ -146,72 +170,70 @@ def _param(decision: Decision, name: str) -> ParamDecision | None:
     return next((param for param in decision.params if param.name == name), None)
 
 
-def _key_of(policy: Policy, scenario: str, param: str, origin: str, *, thinking: bool) -> Key:
-    """Where the rule is written that a parameter's value came from."""
-    mode = "thinking" if thinking else "direct"
-    own = policy.scenarios[scenario]
+def _key_of(side: _Side, scenario: str, param: str, origin: str) -> Key:
+    """Where the rule is written that a parameter's value came from, of a request that thinks."""
+    own = side.policy.scenarios[scenario]
     if origin != "defaults":
-        for table in (mode, "preset"):
-            if param in getattr(own, table):
-                return "scenarios", scenario, table, param
-    return "defaults", mode, param
+        for at, tables in ((side.at, side.arm), (("scenarios", scenario), own)):
+            for table in ("thinking", "preset"):
+                if param in getattr(tables, table):
+                    return *at, table, param
+    return "defaults", "thinking", param
 
 
-def _cutting(policy: Policy) -> Iterator[Finding]:
+_Told = Iterator[tuple[Key, str]]
+
+
+def _cutting(side: _Side) -> _Told:
     """Limits on requests that a switched-off guard would have lifted."""
-    for name, scenario in policy.scenarios.items():
+    for name in side.scenarios:
+        scenario = side.policy.scenarios[name]
         for guard, (members, what) in _PROTECTED.items():
             if getattr(scenario.guard, guard):
                 continue
-            limit = _param(_decision(policy, name, **members), "max_new_tokens")
+            limit = _param(_decision(side.policy, name, **members), "max_new_tokens")
             if limit is not None:
-                yield note(
-                    policy,
+                yield (
                     ("scenarios", name, "guard", guard),
                     f"with this guard off, {what} longer than max_new_tokens = {limit.value} "
                     f"arrives cut ({limit.origin}): switch it on, or raise the limit",
                 )
 
 
-def _greedy(policy: Policy) -> Iterator[Finding]:
+def _greedy(side: _Side) -> _Told:
     """Thinking that would always take the likeliest token."""
-    seen: set[Key] = set()
-    for name in policy.scenarios:
-        decision = _decision(policy, name, enable_thinking=True)
+    for name in side.scenarios:
+        decision = _decision(side.policy, name, enable_thinking=True)
         if not decision.thinking:
             continue
         for param, greedy in (("temperature", 0), ("top_k", 1)):
             decided = _param(decision, param)
             if decided is None or decided.value != greedy:
                 continue
-            key = _key_of(policy, name, param, decided.origin, thinking=True)
-            if key in seen:
-                continue
-            seen.add(key)
             message = (
                 f"with thinking on {param} comes to {greedy}: {_CARD}; give [defaults.thinking] or "
                 f"[scenarios.{name}.thinking] another value or a floor"
             )
-            yield note(policy, key, message)
+            yield _key_of(side, name, param, decided.origin), message
 
 
-def _lifted(policy: Policy) -> Iterator[Finding]:
+def _lifted(side: _Side) -> _Told:
     """Caps of scenarios that think by themselves, with no budget for the thought."""
-    for name in policy.scenarios:
-        decision = _decision(policy, name)
+    for name in side.scenarios:
+        decision = _decision(side.policy, name)
         if not decision.thinking or _param(decision, "max_new_tokens") is not None:
             continue
-        limited = (entry for entry in policy.presets[name, True] if entry.name == "max_new_tokens")
+        presets = side.policy.presets[name, True]
+        limited = (entry for entry in presets if entry.name == "max_new_tokens")
         for entry in limited:
             rule, origin = (entry.rule, "") if entry.rule else (entry.default, "defaults")
             if rule is None or rule.strip or rule == Rule():
                 continue
-            key = _key_of(policy, name, "max_new_tokens", origin, thinking=True)
             message = (
                 f"this limit is lifted whenever {name} thinks, or the thought would eat the "
                 "answer: give it a thinking_budget, which is added to the limit"
             )
-            yield note(policy, key, message)
+            yield _key_of(side, name, "max_new_tokens", origin), message
 
 
 def _never_thinking(policy: Policy) -> Iterator[Finding]:
