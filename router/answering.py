@@ -83,6 +83,11 @@ class Answering:
         if isinstance(self._passage, relay.Stream):
             self._passage.count()
 
+    @property
+    def is_framed(self) -> bool:
+        """Whether the reply's end shows in its bytes, and not in the connection's."""
+        return self._frames
+
     def last_words(self, error: bytes) -> bytes | None:
         """What ends a reply that has begun; None where an error has no place in it."""
         if self.is_early and self._passage is None:

@@ -645,7 +645,9 @@ class Exchange:
             self.reply.write(last)
         self._end()
         if last is not None:
-            self.reply.finish(keep=False)
+            # Nothing has told the client that the connection would close, so where the reply has an
+            # end of its own it does not: the next request may be on its way.
+            self.reply.finish(keep=self.answering.is_framed)
         else:
             self.reply.abort()
 
