@@ -48,7 +48,7 @@ TREE = benchmarks docker docs policies supply tests $(wildcard *.lock *.md *.tom
 	.dockerignore .gitignore .pre-commit-hooks.yaml
 # Those that `make test` has time for.
 ON_THE_PATH = $(addprefix tests/test_,compiled.py wire.py relay.py relay_thought.py rescue.py \
-	sse.py parse.py splice.py classify.py learned.py errors_raw.py fuzz.py)
+	sse.py parse.py splice.py classify.py learned.py endpoints.py errors_raw.py fuzz.py)
 
 test-compiled: $(COMPILED)/.installed tools
 	rm -rf $(COMPILED)/tree && mkdir $(COMPILED)/tree && cp -r $(TREE) $(COMPILED)/tree

@@ -167,7 +167,7 @@ class Log(RuleBasedStateMachine):
 
 TestLog = Log.TestCase
 TestLog.settings = settings(
-    max_examples=25,
+    max_examples=50,
     stateful_step_count=14,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

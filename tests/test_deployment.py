@@ -124,8 +124,15 @@ def test_images_are_pinned_run_as_a_number_and_tell_their_health(name: str) -> N
 
     assert all(re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", base) for base in image.bases)
     assert image.user == "10001:10001"
-    assert len(image.exposed) == 1
+    (port,) = image.exposed
+    scripts = {target: DOCKER.parent / source for source, target in image.copied.items()}
+    script = next((scripts[word] for word in image.healthcheck if word in scripts), None)
+    asks = image.healthcheck[-1] if script is None else script.read_text(encoding="utf-8")
     assert image.healthcheck[0] == "python"
+    assert script is not None or f"'127.0.0.1', {port}" in asks
+    assert "127.0.0.1" in asks
+    assert str(port) in asks
+    assert asks.replace('"', "'").count("'/health'") == 1
     assert image.entrypoint
     assert image.command
 

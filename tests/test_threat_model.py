@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,28 +38,24 @@ def lines() -> list[tuple[str, list[tuple[str, str]]]]:
     return found
 
 
-def functions_in(path: Path) -> set[str]:
-    """The tests that pytest finds in a file, by their names: functions, and methods of classes."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    inner = [node for each in body if isinstance(each, ast.ClassDef) for node in each.body]
-    return {
-        node.name
-        for node in (*body, *inner)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-
-
 def test_every_line_of_the_threat_model_names_tests_that_are_run() -> None:
-    """No other name, no file that `make test` would leave out."""
+    """Collected as `make test` collects them: no other name, no file that is left out."""
     named = lines()
     assert len(named) > 40
     assert [threat for threat, tests in named if not tests] == []
-    wanted = {(name, test) for _, tests in named for name, test in tests}
-    found = {name: functions_in(ROOT / "tests" / name) for name, _ in wanted}
-
-    assert sorted((name, test) for name, test in wanted if test not in found[name]) == []
-    assert all(Path(name).name.startswith("test_") for name in found)
-    assert all(test.startswith("test_") for _, test in wanted)
+    files = sorted({name for _, tests in named for name, _ in tests})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    ran = subprocess.run(
+        [*command, *(f"tests/{name}" for name in files)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+    collected = {line.partition("[")[0] for line in ran.stdout.splitlines() if "::" in line}
+    wanted = {f"tests/{name}::{test}" for _, tests in named for name, test in tests}
+    assert sorted(wanted - collected) == []
 
 
 def test_every_test_of_a_threat_stands_in_the_threat_model() -> None:
